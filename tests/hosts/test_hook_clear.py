@@ -3,6 +3,7 @@
 import os
 import subprocess
 import sys
+import time
 from contextlib import closing
 
 import pytest
@@ -11,6 +12,8 @@ from helpers.requirements import require_tool
 
 from ultramon.backends.local.backend import LocalBackend
 from ultramon.backends.local.journal import Journal
+from ultramon.backends.queue import queue_of
+from ultramon.notices.message_rules import MAX_HELD_SECONDS
 from ultramon.routing import Inbox, queue_message, register, registrations
 
 URGENT_TOKENS = 161_000
@@ -66,6 +69,26 @@ def test_a_clear_cancels_what_is_no_longer_true_and_deafens_nobody(old, backend,
     new.tool(162_000)
     assert inbox(backend)[-1] == ("new", "level")
     assert old.failures() == []
+
+
+@pytest.mark.parametrize("order", ORDERS)
+def test_the_parent_learns_of_the_clear_once_with_the_new_id(old, backend, order):
+    """It is never told that the session completed."""
+    clear(old, order)
+    texts = [one.text for one in queue_of(backend).claim("boss", now=time.time())]
+    assert texts == [
+        "[ultramon] Context window of old was cleared: 161,000 tokens before. It continues as new."
+    ]
+    assert inbox(backend) == [("old", "epoch")]
+
+
+def test_without_a_successor_the_clear_is_told_after_half_a_minute(old, backend):
+    """The client was closed at once, or its hooks were taken out."""
+    old.call("SessionEnd", reason="clear")
+    queue, now = queue_of(backend), time.time()
+    assert queue.claim("boss", now=now) == []
+    (late,) = queue.claim("boss", now=now + MAX_HELD_SECONDS + 1)
+    assert late.text == "[ultramon] Context window of old was cleared: 161,000 tokens before."
 
 
 @pytest.mark.parametrize("order", ORDERS)

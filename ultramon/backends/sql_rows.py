@@ -230,11 +230,26 @@ class SqlRows:
         claimed = self._execute(f"UPDATE main.messages SET state = 3 {which} = 1", (sender,))
         return bool(deleted.rowcount + claimed.rowcount > 0)
 
-    def send(self, recipient: str, text: str, facts: dict[str, Any], now: float) -> None:
+    def send(
+        self,
+        recipient: str,
+        text: str,
+        facts: dict[str, Any],
+        now: float,
+        held_seconds: float = 0.0,
+    ) -> None:
         sender, delivery = facts["agentId"], delivery_of(facts)
         self._hasten(recipient, sender, DELIVERIES.index(delivery))
         category = category_of(facts)
-        draft = Draft(recipient, text, sender, category=category, delivery=delivery, facts=facts)
+        draft = Draft(
+            recipient,
+            text,
+            sender,
+            category=category,
+            delivery=delivery,
+            facts=facts,
+            held_seconds=held_seconds,
+        )
         self._insert(draft, now)
 
     def _hasten(self, recipient: str, sender: str, priority: int) -> None:

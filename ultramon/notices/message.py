@@ -50,8 +50,8 @@ class Draft(
     namedtuple(
         "Draft",
         "recipient text sender sender_epoch said_at category delivery dedupe_key facts"
-        " expires_seconds",
-        defaults=(None, None, None, None, "sequential", None, None, EXPIRY_SECONDS),
+        " expires_seconds held_seconds",
+        defaults=(None, None, None, None, "sequential", None, None, EXPIRY_SECONDS, 0.0),
     )
 ):
     """A message that is to be queued; see `ultramon.backends.queue.Queue.queue_message`."""
@@ -88,6 +88,8 @@ class Draft(
     """JSON values that go with the text."""
     expires_seconds: float
     """Not delivered after so long; default a day, at most 366 days."""
+    held_seconds: float
+    """Not delivered before so long; default 0, at most 30."""
 
     @property
     def may_be_stale(self) -> bool:

@@ -21,6 +21,8 @@ LEASE_SECONDS = 30.0
 MAX_ATTEMPTS = 5
 """A message that was claimed this often and never acknowledged is dead."""
 MAX_BACKOFF_SECONDS = 300.0
+MAX_HELD_SECONDS = 30.0
+"""A new message may wait so long for what completes it."""
 MAX_WAITING = 1_000
 """Messages of one category that wait for one recipient; the oldest of more is dropped."""
 MAX_TEXT_CHARS = 65_536
@@ -72,3 +74,6 @@ def check_message(draft: Draft) -> None:
     seconds = draft.expires_seconds
     if not 0 < seconds <= 366 * 86_400:
         raise ConfigurationError("expires_seconds", seconds, "0 < seconds <= 31,622,400")
+    held = draft.held_seconds
+    if not 0 <= held <= MAX_HELD_SECONDS:
+        raise ConfigurationError("held_seconds", held, f"0 <= seconds <= {MAX_HELD_SECONDS:g}")

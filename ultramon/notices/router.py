@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from ultramon.notices import texts
 from ultramon.notices.levels import decide, least_ratio
+from ultramon.notices.message_rules import MAX_HELD_SECONDS
 from ultramon.system.timestamps import parse_time
 
 TYPE_CHECKING = False
@@ -93,13 +94,25 @@ def _notify(
     recipient = registration.notify_id if record is None else registration.target(record)
     if recipient == event["agentId"]:
         return
+    if kind == "agent_stopped" and record is not None and texts.is_clear(record):
+        # No end: the session continues under another id, which `succeed` names.
+        about = {**event, "reason": texts.CLEAR, "tokensBefore": record.estimated_tokens}
+        cleared = texts.epoch_facts(record, about)
+        _send(rows, cleared, record, recipient, now, held_seconds=MAX_HELD_SECONDS)
+        return
     facts = texts.life_facts(record, event) if kind in texts.LIFE else texts.handoff_facts(event)
     if facts is not None:
         _send(rows, facts, record, recipient, now)
 
 
 def _send(
-    rows: RouteRows, facts: dict[str, Any], record: StateRecord | None, recipient: str, now: float
+    rows: RouteRows,
+    facts: dict[str, Any],
+    record: StateRecord | None,
+    recipient: str,
+    now: float,
+    *,
+    held_seconds: float = 0.0,
 ) -> None:
     """Queue a notice about an agent; the record is its state, where that is known."""
     text = texts.render(
@@ -111,7 +124,7 @@ def _send(
         is_running=record is not None and record.active,
     )
     if text is not None:
-        rows.send(recipient, text, facts, now)
+        rows.send(recipient, text, facts, now, held_seconds)
 
 
 def _begin_epoch(
@@ -215,7 +228,22 @@ def cancel_notices(
         requester: Who cleared it, and is not notified; None = a person.
         now: Epoch seconds.
     """
-    event = {"reason": "clear", "epoch": record.epoch, "tokensBefore": record.estimated_tokens}
+    return _clear(rows, record, requester, None, now)
+
+
+def _clear(
+    rows: RouteRows,
+    record: StateRecord,
+    requester: str | None,
+    successor_id: str | None,
+    now: float,
+) -> Cancelled:
+    event = {
+        "reason": texts.CLEAR,
+        "epoch": record.epoch,
+        "tokensBefore": record.estimated_tokens,
+        "successorId": successor_id,
+    }
     rows.note_clear(record.agent_id, record.started_at, record.generation, record.epoch, now)
     cancelled = _cancel(rows, record.agent_id)
     recipient = _epoch_recipient(record, "clear", rows.registration(record.agent_id))
@@ -239,7 +267,7 @@ def is_superseded(rows: RouteRows, draft: Draft) -> bool:
 def succeed(rows: RouteRows, record: StateRecord, successor_id: str, now: float) -> None:
     """Cancel the notices about an agent that goes on under another id, and move its registration.
 
-    Idempotent.
+    The notice of the clear that waited for the new id gives way to one that names it. Idempotent.
 
     Args:
         rows: Within a transaction.
@@ -250,7 +278,7 @@ def succeed(rows: RouteRows, record: StateRecord, successor_id: str, now: float)
     registration, newer = rows.registration(record.agent_id), rows.registration(successor_id)
     if registration is None and newer is not None:
         return  # done before; clearing again would cancel the notice of the clear
-    cancel_notices(rows, record, None, now)
+    _clear(rows, record, None, successor_id, now)
     if registration is None or not registration.is_enforced:
         return
     rows.delete_registration(record.agent_id)

@@ -58,8 +58,17 @@ class RouteRows(Protocol):
         A claimed one is repeated to nobody.
         """
 
-    def send(self, recipient: str, text: str, facts: dict[str, Any], now: float) -> None:
+    def send(
+        self,
+        recipient: str,
+        text: str,
+        facts: dict[str, Any],
+        now: float,
+        held_seconds: float = 0.0,
+    ) -> None:
         """Queue a notice; one too many of its category takes the place of the oldest.
+
+        It is delivered ``held_seconds`` after ``now`` at the earliest.
 
         Undelivered notices about the same agent get at least its mode: an urgent one would
         otherwise overtake the older ones.

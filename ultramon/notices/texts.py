@@ -32,6 +32,8 @@ CATEGORIES = (CONTEXT, HANDOFF, LIFECYCLE)
 
 EXPIRED = "expired"
 RECOVERED = "recovered"
+CLEAR = "clear"
+"""Reason of an exit that is none: the agent's window was cleared."""
 LIFE = {
     "agent_stopped": ENDED,
     "agent_expired": EXPIRED,
@@ -96,6 +98,9 @@ def render(
     if facts.get("agentId") == recipient:
         return f"[ultramon] Your context window {words}."
     tail = " The agent is still running." if kind == "epoch" and is_running else ""
+    successor_id = facts.get("successorId")
+    if kind == "epoch" and is_agent_id(successor_id):
+        tail = f" It continues as {successor_id}."
     return f"[ultramon] Context window of {name} {words}.{tail}"
 
 
@@ -157,7 +162,13 @@ def epoch_facts(record: StateRecord, event: dict[str, Any]) -> dict[str, Any]:
         "epoch": event["epoch"],
         "tokensBefore": event.get("tokensBefore"),
         "tokensAfter": event.get("tokensAfter"),
+        **({"successorId": event["successorId"]} if event.get("successorId") else {}),
     }
+
+
+def is_clear(record: StateRecord) -> bool:
+    """Return whether an agent ended because it was cleared, and continues under another id."""
+    return (record.exit or {}).get("reason") == CLEAR
 
 
 def _epoch_words(facts: dict[str, Any]) -> str:

@@ -8,7 +8,7 @@ clock by so much ahead: to set the wall clock moves nothing.
 from __future__ import annotations
 
 from ultramon.backends.store_time import skew
-from ultramon.notices.message_rules import MAX_BACKOFF_SECONDS
+from ultramon.notices.message_rules import MAX_BACKOFF_SECONDS, MAX_HELD_SECONDS
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -18,7 +18,8 @@ UNKNOWN_LEASE_SECONDS = 3_600.0
 """The longest lease of a message whose claimer stored no length: an earlier version's."""
 
 # `ultramon.backends.store_time.bounded` in SQL, for many rows at once.
-_BACKOFF = f"iif(attempts, min(1 << min(attempts, 16), {MAX_BACKOFF_SECONDS}), 0)"
+_HELD = f"max(0, min(available_at - queued_at, {MAX_HELD_SECONDS}))"
+_BACKOFF = f"iif(attempts, min(1 << min(attempts, 16), {MAX_BACKOFF_SECONDS}), {_HELD})"
 _LEASE = f"coalesce(lease_seconds, {UNKNOWN_LEASE_SECONDS})"
 _CLAIMED = "state IN (1, 3) AND claimed_until > :at"
 CLAIMED_AHEAD = f"{_CLAIMED} + {_LEASE}"
@@ -68,7 +69,7 @@ def bound_claimed(connection: JournalConnection, at: float) -> None:
 
 
 def bound_waiting(connection: JournalConnection, recipient: str, at: float) -> bool:
-    """Make a recipient's messages due at most their backoff after this look.
+    """Make a recipient's messages due at most their backoff, or hold, after this look.
 
     One that was queued ahead of this time counts as queued now.
 

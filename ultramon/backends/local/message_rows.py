@@ -92,7 +92,7 @@ def _insert(connection: sqlite3.Connection, draft: Draft, at: float) -> tuple[in
             draft.text,
             compact_json.dumps(facts) if facts else "{}",
             dedupe_key,
-            at,
+            at + draft.held_seconds,
             at,
             at + draft.expires_seconds,
         ),

@@ -237,6 +237,22 @@ class EndContract:
         assert backend.record(record, [event], durable=True)
         assert kinds(backend) == ["ended"]
 
+    def test_a_clear_is_no_end_and_waits_for_the_new_id(self, backend: Backend) -> None:
+        """Nobody is notified of an end; 30 s later the clear is delivered without the new id."""
+        record = read(backend, start(backend), 0.55)
+        register(backend)
+        record.seq += 1
+        record.active, record.outcome, record.exit = False, "completed", {"reason": "clear"}
+        event = make_event("scout-1", "agent_stopped", outcome="completed")
+        assert backend.record(record, [event], durable=True)
+        assert kinds(backend) == ["epoch"]
+        queue = queue_of(backend)
+        at = record.last_heartbeat
+        assert queue.claim("boss", now=at + 29) == []
+        (cleared,) = queue.claim("boss", now=at + 31)
+        assert cleared.text.startswith("[ultramon] Context window of scout-1 was cleared: ")
+        assert (cleared.facts["reason"], "successorId" in cleared.facts) == ("clear", False)
+
     def test_a_cancelled_level_is_announced_when_the_agent_is_back(self, backend: Backend) -> None:
         """Nobody received it, and it is true again; a received notice is not repeated."""
         record = start(backend)

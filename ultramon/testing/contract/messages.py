@@ -259,6 +259,17 @@ class MessageContract:
         assert texts(claim(queue, START + 2 * DAY)) == ["later"]
         assert [one.expired for one in queue.depth(now=START + 2 * DAY)] == [2]
 
+    def test_a_message_may_be_held(self, queue: Queue) -> None:
+        """It is there and not yet delivered; what others said meanwhile does not wait for it."""
+        put(queue, "held", held_seconds=30.0)
+        put(queue, "at once")
+        assert texts(queue.peek("boss", now=START)) == ["held", "at once"]
+        message = one(queue, START + 1)
+        assert message.text == "at once"
+        assert queue.acknowledge(message.id, message.claim_token)
+        assert [claim(queue, START + at) for at in (1, 15, 29)] == [[], [], []]
+        assert texts(claim(queue, START + 30)) == ["held"]
+
     def test_a_claimed_message_does_not_expire(self, queue: Queue) -> None:
         """Its claimer may end it in time; given back too late, it does not come again."""
         for _ in range(2):
@@ -303,6 +314,9 @@ class MessageContract:
             ({"expires_seconds": 0.0}, ConfigurationError),
             ({"expires_seconds": float("nan")}, ConfigurationError),
             ({"expires_seconds": 1e9}, ConfigurationError),
+            ({"held_seconds": -1.0}, ConfigurationError),
+            ({"held_seconds": float("nan")}, ConfigurationError),
+            ({"held_seconds": 31.0}, ConfigurationError),
         ],
         ids=lambda value: str(value)[:40],
     )

@@ -64,7 +64,7 @@ class MessageRows:
                 to_column(draft.text),
                 compact_json.dumps(draft.facts or {}),
                 to_column(draft.dedupe_key),
-                now,
+                now + draft.held_seconds,
                 now,
                 now + draft.expires_seconds,
             ),

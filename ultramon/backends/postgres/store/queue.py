@@ -124,8 +124,11 @@ class PostgresQueue(SqlQueue):
 
     def queue_message(self, draft: Draft, *, now: float) -> int | None:
         check_message(draft)
+        said = draft._asdict()
+        if not draft.held_seconds:
+            del said["held_seconds"]  # kept on this host, an earlier version may send it
         message = {
-            **draft._asdict(),
+            **said,
             "now": now,
             # Whether it was stored may remain unknown: then it is sent again under the same key.
             "dedupe_key": draft.dedupe_key or f"{ONCE}{random_hex(16)}",
