@@ -12,7 +12,9 @@ from helpers.requirements import require_tool
 
 from ultramon.backends.local.backend import LocalBackend
 from ultramon.backends.local.journal import Journal
+from ultramon.backends.local.state_files import StateDirectory
 from ultramon.backends.queue import queue_of
+from ultramon.hosts.calls.succession import NEXT_SECONDS
 from ultramon.notices.message_rules import MAX_HELD_SECONDS
 from ultramon.routing import Inbox, queue_message, register, registrations
 
@@ -176,6 +178,56 @@ def test_only_the_session_of_the_same_process_is_followed(old):
     assert old.record().active
     assert new.record().parent_id is None
     assert new.record().label is None
+
+
+NAMELESS = {"CLAUDE_PID": "", "ULTRAMON_PARENT_ID": "boss"}
+"""The environment of a client that does not name its process."""
+
+
+@pytest.mark.parametrize("order", ["before", "late"])
+def test_without_a_process_the_one_session_cleared_in_the_folder_is_followed(tmp_path, order):
+    """The end of the old one may be reported a moment after the start of the new one."""
+    old = HookedSession(tmp_path, "old", **NAMELESS)
+    old.call("UserPromptSubmit", prompt="mend the roof")
+    new = clear(old, order, CLAUDE_PID="")
+    new.tool(20_000)
+    assert new.record().pid is None
+    assert (new.record().parent_id, new.record().label) == ("boss", "project: mend the roof")
+    assert old.memory()["successorId"] == "new"
+    assert "isCleared" not in new.memory()
+    assert old.failures() == []
+
+
+def test_without_a_process_nobody_is_followed_where_it_may_be_another(tmp_path):
+    """Two were cleared at that time; one that still runs, or of another folder, was not."""
+    both = [HookedSession(tmp_path, name, **NAMELESS) for name in ("first", "second")]
+    for one in both:
+        one.call("UserPromptSubmit", prompt=f"mend the {one.session_id} roof")
+        one.call("SessionEnd", reason="clear")
+    runs = HookedSession(tmp_path, "runs", **NAMELESS)
+    runs.tool(20_000)
+    new = clear(runs, "never", CLAUDE_PID="")
+    new.tool(20_000)
+    assert (new.record().parent_id, new.record().label) == (None, None)
+    elsewhere = clear(both[0], "never", "elsewhere", CLAUDE_PID="")
+    elsewhere.call("SessionStart", source="clear", cwd="/elsewhere")
+    assert elsewhere.record().parent_id is None
+    assert runs.record().active
+
+
+def test_without_a_process_a_clear_of_long_ago_is_not_followed(tmp_path):
+    """More than ten seconds lie between the end and the start."""
+    old = HookedSession(tmp_path, "old", **NAMELESS)
+    old.tool(20_000)
+    old.call("SessionEnd", reason="clear")
+    directory = StateDirectory(str(old.state))
+    with directory.locked("old", 1.0):
+        record = directory.read_to_replace("old")
+        record.last_heartbeat -= NEXT_SECONDS + 1
+        directory.replace(record, durable=False)
+    new = clear(old, "never", CLAUDE_PID="")
+    new.tool(20_000)
+    assert new.record().parent_id is None
 
 
 def test_of_several_sessions_of_a_process_the_last_one_at_work_is_followed(old):

@@ -1,7 +1,8 @@
 """After a clear the client goes on under a new session id, in the same process.
 
 Standard library only; loaded when a session was cleared. Every step can be repeated, and all are
-until the last is done: a hook may be killed at any of them.
+until the last is done: a hook may be killed at any of them. A client that does not name its process
+is followed by its folder and the time.
 """
 
 from __future__ import annotations
@@ -17,6 +18,10 @@ if TYPE_CHECKING:
     from ultramon.hosts.calls.hosted_agent import HostedAgent
     from ultramon.hosts.calls.store import HookStore
     from ultramon.state.record import StateRecord
+
+
+NEXT_SECONDS = 10.0
+"""So soon after a clear its successor starts, where the client does not name its process."""
 
 
 def succeed(store: HookStore, record: StateRecord) -> None:
@@ -43,6 +48,8 @@ def succeed(store: HookStore, record: StateRecord) -> None:
             child = store.find(child_id)
             if child is not None and child.active and child.parent_id == before.agent_id:
                 store.update(child_id, lambda agent: _adopt(agent, session_id))
+    elif record.pid is None and store.now - record.started_at <= NEXT_SECONDS:
+        return  # the end of the one before may be reported a moment later
     store.update(session_id, _finish)
 
 
@@ -55,32 +62,43 @@ def _finish(agent: HostedAgent) -> None:
 
 
 def _predecessor(store: HookStore, record: StateRecord) -> StateRecord | None:
-    """Return the session that was last at work in the process of a session; None without one."""
-    found: StateRecord | None = None
+    """Return the session that was last at work in the process of a session; None without one.
+
+    Without a process it is the only one that was cleared in the folder at that time.
+    """
+    found: list[StateRecord] = []
     for agent_id, mark in store.directory.scan().items():
         try:
             one = store.directory.read_head(agent_id, mark)
-            is_it = _is_predecessor(store, one, record)
+            if _is_predecessor(store, one, record):
+                found.append(one)
         except (AgentNotFoundError, StateError):
             continue
-        if is_it and (found is None or one.last_heartbeat > found.last_heartbeat):
-            found = one
-    return found
+    if record.pid is None and len(found) > 1:
+        found = [one for one in found if _successor_id(store, one) == record.agent_id]
+    return max(found, key=lambda one: one.last_heartbeat, default=None)
 
 
 def _is_predecessor(store: HookStore, one: StateRecord, record: StateRecord) -> bool:
     if (
-        record.pid is None
-        or one.agent_id != one.session_id
+        one.agent_id != one.session_id
         or one.agent_id == record.agent_id
         or process_of(one) != process_of(record)
         or one.host != store.host.name
     ):
         return False
-    successor_id = HookMemory.of(one.extra.get(store.host.memory_field)).successor_id
+    successor_id = _successor_id(store, one)
     if successor_id is not None:
         return successor_id == record.agent_id
-    return one.active or (one.exit or {}).get("reason") == CLEAR
+    is_cleared = (one.exit or {}).get("reason") == CLEAR
+    if record.pid is not None:
+        return one.active or is_cleared
+    is_next = abs(record.started_at - one.last_heartbeat) <= NEXT_SECONDS
+    return is_cleared and is_next and record.cwd is not None and one.cwd == record.cwd
+
+
+def _successor_id(store: HookStore, one: StateRecord) -> str | None:
+    return HookMemory.of(one.extra.get(store.host.memory_field)).successor_id
 
 
 def _last_reading(store: HookStore, old: HostedAgent) -> LastReading:
