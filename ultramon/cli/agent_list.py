@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from ultramon.backends.current_agents import CurrentAgents
 from ultramon.backends.toolkit import observe_stored
 from ultramon.errors import AgentNotFoundError, StateError, UltramonError
+from ultramon.hosts.blind_sessions import BlindSessions
 from ultramon.hosts.gone_sessions import GoneSessions
 from ultramon.state.liveness import ENDED, judge
 from ultramon.state.observed import (
@@ -68,6 +69,7 @@ class AgentList:
         hidden: How many ended agents are left out.
         left_out: How many less urgent agents a limit leaves out.
         verdicts: How many agents of each verdict there are, shown or left out.
+        blind: Finds those that went blind, among the agents that are shown.
     """
 
     def __init__(
@@ -84,6 +86,7 @@ class AgentList:
         self._with_news = with_news
         self._current = CurrentAgents(backend, run, clock=SYSTEM_CLOCK)
         self._gone = GoneSessions(backend)
+        self.blind = BlindSessions()
         self._everyone: list[ObservedAgent] = []
         self._rungs: dict[tuple[str, int], dict[str, int]] | None = None
 
@@ -136,7 +139,7 @@ class AgentList:
         """Yield what is shown; count the rest."""
         self.unreadable = []
         present, self.left_out = self._present(limit)
-        shown = 0
+        shown, now = 0, SYSTEM_CLOCK.now()
         for one in present:
             if shown == limit:
                 break
@@ -144,13 +147,15 @@ class AgentList:
             if isinstance(one, Unreadable):
                 self.unreadable.append(one)
                 continue
-            checked = show(one)
+            marked = self.blind.mark(one, now)
+            checked = show(marked)
+            self.verdicts[one.liveness.verdict] -= 1
             if isinstance(checked, Unreadable):
                 self.unreadable.append(checked)
-                self.verdicts[one.liveness.verdict] -= 1
             else:
                 shown += 1
-                yield one, checked
+                self.verdicts[marked.liveness.verdict] += 1
+                yield marked, checked
 
     def _present(self, limit: int | None) -> tuple[Iterable[ObservedAgent | Unreadable], int]:
         """Return the agents that may be shown, most urgent first, and their number."""
@@ -234,7 +239,9 @@ def paused_collector() -> Iterator[None]:
 
 def look_at(agents: Iterable[StoredAgent]) -> tuple[list[ObservedAgent], list[Unreadable]]:
     """Judge stored agents as of now: the readable ones, most urgent first, and the others."""
-    return sort_observed(observe_stored(agents, SYSTEM_CLOCK.now()))
+    now, blind = SYSTEM_CLOCK.now(), BlindSessions()
+    seen, unreadable = sort_observed(observe_stored(agents, now))
+    return [blind.mark(one, now) for one in seen], unreadable
 
 
 def earlier_lives(backend: Backend, run: str) -> list[ObservedAgent]:

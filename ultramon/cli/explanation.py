@@ -42,10 +42,12 @@ def explain_stored(
     from pydantic import ValidationError
 
     from ultramon.context.explanation import explain
+    from ultramon.hosts.blind_sessions import BlindSessions
     from ultramon.hosts.calls.child_ends import told_ends
     from ultramon.hosts.calls.enforcement import describe
     from ultramon.hosts.registry import host_of_agent
     from ultramon.state.liveness import judge
+    from ultramon.state.observed import ObservedAgent
     from ultramon.system.clock import SYSTEM_CLOCK
     from ultramon.system.processes import this_host
 
@@ -59,7 +61,8 @@ def explain_stored(
         for name in record.__slots__:
             setattr(record, name, sanitize_values(getattr(record, name)))
     try:
-        liveness = judge(record, stored.heartbeat_at, now, this_host())
+        verdict = judge(record, stored.heartbeat_at, now, this_host())
+        liveness = BlindSessions().mark(ObservedAgent(record, verdict), now).liveness
         return explain(
             record,
             liveness,

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from ultramon.backends.current_agents import CurrentAgents
 from ultramon.backends.toolkit import observe_stored
+from ultramon.hosts.blind_sessions import BlindSessions
 from ultramon.hosts.gone_sessions import GoneSessions
 from ultramon.state.agent_rows import Summary, name_of, summarize
 from ultramon.state.liveness import ENDED, LOST
@@ -85,6 +86,7 @@ class AgentReader:
         self._lock = threading.Lock()
         self._current = CurrentAgents(backend, None, clock=clock)
         self._gone = GoneSessions(backend)
+        self._blind = BlindSessions()
         self._everyone: list[ObservedAgent] = []
         self._unreadable: list[Unreadable] = []
         self._at = 0.0
@@ -110,8 +112,8 @@ class AgentReader:
         own = everyone if run is None else [one for one in everyone if one.record.run == run]
         counts = Counter(one.liveness.verdict for one in own)
         present = own if with_ended else without_ended(own)
-        shown, broken = _check(present[:limit])
-        urgent, _ = _check(present[:SUMMARY_AGENTS])
+        shown, broken = self._check(present[:limit], at)
+        urgent, _ = self._check(present[:SUMMARY_AGENTS], at)
         left_out = max(len(present) - limit, 0)
         broken = [*unreadable, *broken]
         return Look(
@@ -125,7 +127,7 @@ class AgentReader:
         page = overview.page(run, now=now, host=this_host(), limit=limit, include_ended=with_ended)
         found = list(observe_stored(page.agents, now, whole=False))
         seen, unreadable = sort_observed(found)
-        shown, broken = _check(seen)
+        shown, broken = self._check(seen, now)
         counts = Counter(page.counts)
         total = counts.total() - (0 if with_ended else counts[ENDED])
         left_out = max(total - len(found), 0)
@@ -143,17 +145,18 @@ class AgentReader:
         self._at = self._clock.now()
         self._next_at = began + FRESH_SECONDS
 
-
-def _check(found: Iterable[ObservedAgent]) -> tuple[list[ObservedAgent], list[Unreadable]]:
-    """Decode all of some states: the readable ones, and the others."""
-    shown, broken = [], []
-    for one in found:
-        checked = checked_json(one)
-        if isinstance(checked, Unreadable):
-            broken.append(checked)
-        else:
-            shown.append(one)
-    return shown, broken
+    def _check(
+        self, found: Iterable[ObservedAgent], now: float
+    ) -> tuple[list[ObservedAgent], list[Unreadable]]:
+        """Decode all of some states, and look for blind ones: the readable, and the others."""
+        shown, broken = [], []
+        for one in found:
+            checked = checked_json(one)
+            if isinstance(checked, Unreadable):
+                broken.append(checked)
+            else:
+                shown.append(self._blind.mark(one, now))
+        return shown, broken
 
 
 def _runs(agents: Iterable[ObservedAgent]) -> list[str]:

@@ -10,6 +10,7 @@ from starlette.exceptions import HTTPException
 
 from ultramon.backends.queue import queue_of
 from ultramon.errors import ConfigurationError, StateError
+from ultramon.hosts.blind_sessions import BlindSessions
 from ultramon.state.observed import Unreadable, observe
 from ultramon.state.record import host_memory
 from ultramon.system.clock import SYSTEM_CLOCK
@@ -112,6 +113,7 @@ class AgentView:
         one = observe(record, stored.heartbeat_at, now, this_host())
         if isinstance(one, Unreadable):
             raise StateError(one.agent_id, one.reason)
+        one = BlindSessions().mark(one, now)
         events = readers.events.latest(lambda event: event.agent_id == self.agent_id, _AGENT_EVENTS)
         filling = readers.fillings.of(record, host_memory(record).get("transcriptPath"))
         history = readers.backend.history(self.agent_id)

@@ -18,6 +18,7 @@ from ultramon.errors import (
     UltramonError,
 )
 from ultramon.hosts import failure_log
+from ultramon.hosts.blind_sessions import find_blind
 from ultramon.hosts.doctor_context import DoctorContext, ok, problem, warning
 from ultramon.hosts.installed_choices import AGENT, BOTH
 from ultramon.hosts.port import Host
@@ -29,6 +30,7 @@ from ultramon.system.findings import OK, Finding
 from ultramon.system.ids import random_hex
 from ultramon.system.processes import this_host
 from ultramon.system.terminal_text import first_of
+from ultramon.system.timestamps import format_time
 
 MEASURED_AFTER_SECONDS = 120.0
 """An agent that is active for longer has had a response that could be read."""
@@ -186,6 +188,22 @@ def check_measured(context: DoctorContext, host: Host) -> Iterator[Finding]:
         yield warning("readings", message, cure)
 
 
+def check_blind(context: DoctorContext, host: Host) -> Iterator[Finding]:
+    """Sessions that reported once, and reply without a hook that says so."""
+    blind = [
+        f"{record.agent_id} (last hook {format_time(record.last_heartbeat)})"
+        for record in context.agents(host.name)
+        if find_blind(record, context.now) is not None
+    ]
+    if blind:
+        message = f"went blind, their readings are old: {first_of(blind)}"
+        cure = (
+            "look at the client's hooks, which were taken out or switched off under them, and start"
+            " these sessions anew"
+        )
+        yield warning("readings", message, cure)
+
+
 def check_enforcement(context: DoctorContext, host: Host) -> Iterator[Finding]:
     """Where returns are enforced: whether that is on, and what it has ended, or would have."""
     from ultramon.hosts.calls.enforcement import MAX_ENDS, describe, is_enforced, why_off
@@ -247,5 +265,6 @@ def examine(context: DoctorContext, host_name: str | None = None) -> list[Findin
     findings += check_failures(context, hosts)
     for host in hosts:
         findings += check_measured(context, host)
+        findings += check_blind(context, host)
         findings += check_enforcement(context, host)
     return findings

@@ -89,6 +89,7 @@ class Source:
         self._checked = checked
         shown = seen if with_finished else current(seen, heads)
         now = SYSTEM_CLOCK.now()
+        shown = [self._agent_list.blind.mark(one, now) for one in shown]
         groups = arrange(shown[: self._limit])
         count = sum(map(_count, (row for group in groups for row in group.rows)))
         return Found(
