@@ -4,11 +4,13 @@ import json
 
 import pytest
 from helpers import DATA
+from helpers.program import run
 from hypothesis import given
 from hypothesis import strategies as st
 
 from ultramon.hosts.claude_code import reader as claude_code
 from ultramon.hosts.codex.reader import identify, looks_like_transcript, read_transcript
+from ultramon.hosts.codex.transcripts import TRANSCRIPTS
 from ultramon.hosts.transcripts.records import (
     Boundary,
     Broken,
@@ -194,6 +196,36 @@ def test_rollouts_are_recognised_and_kept_apart_from_other_hosts(head_bytes):
     assert not claude_code.looks_like_transcript(head)
     for path in (CAPTURES / "claude-code-2.1.330").glob("*.jsonl"):
         assert not looks_like_transcript(path.read_bytes()[:head_bytes])
+
+
+@pytest.mark.parametrize("lost_lines", [1, 6])
+@pytest.mark.parametrize("cut", [False, True], ids=["whole", "cut"])
+def test_a_rollout_that_lost_its_head_is_read(tmp_path, lost_lines, cut):
+    """The first usage names session and thread; replay and report know the file."""
+    lines = ROLLOUT.read_bytes().splitlines(keepends=True)[lost_lines:]
+    left = [lines[0][20:], *lines[1:]] if cut else lines
+    assert looks_like_transcript(b"".join(left))
+    identity = identify(left)
+    assert identity.qualified_id == THREAD
+    reports = [one for one in read_transcript(left) if isinstance(one, Report)]
+    whole = [one for one in read_transcript(lines) if isinstance(one, Report)]
+    assert [one.tokens for one in reports] == [one.tokens for one in whole]
+    path = tmp_path / "rollout.jsonl"
+    path.write_bytes(b"".join(left))
+    shown = run("replay", "--json", path)
+    assert json.loads(shown.stdout)["agents"][0]["id"] == THREAD
+
+
+def test_a_rollout_without_a_name_in_it_is_that_of_its_file():
+    """Those of earlier versions hold no usage that names the thread; a model is in each turn."""
+    turn = line("turn_context", {"model": "gpt-5.2", "cwd": "/w"})
+    count = line("event_msg", {"type": "token_count", "info": None})
+    name = f"/s/2026/01/02/rollout-2026-01-02T03-04-05-{THREAD}.jsonl"
+    identity = TRANSCRIPTS.identify_file(name, [turn, count])
+    assert (identity.qualified_id, identity.model, identity.project) == (THREAD, "gpt-5.2", "/w")
+    assert TRANSCRIPTS.identify_file("/s/other.jsonl", [turn, count]) is None
+    child = line("token_usage_record", {"session_id": THREAD, "thread_id": "child", "usage": {}})
+    assert identify([child]).qualified_id == f"{THREAD}.child"
 
 
 def test_messages_become_content_by_role():

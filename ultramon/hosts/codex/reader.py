@@ -8,7 +8,7 @@ from __future__ import annotations
 from ultramon.hosts.transcripts.jsonl import (
     Recent,
     TranscriptReader,
-    decode_object,
+    has_line,
     head_objects,
     optional_token_count,
     read_lines,
@@ -53,23 +53,38 @@ def read_transcript(lines: Iterable[bytes]) -> Iterator[Record]:
     yield from reader.held
 
 
-def identify(lines: Iterable[bytes]) -> TranscriptIdentity | None:
+def identify(lines: Iterable[bytes], thread_id: str | None = None) -> TranscriptIdentity | None:
     """Return whose rollout it is, from its first 400 lines, or None when they do not say.
 
-    A subagent's rollout names its parent's session and its own thread as `agent_id`.
+    A subagent's rollout names its parent's session and its own thread as `agent_id`. Where the
+    first line, which says so, is lost, the first usage names both.
+
+    Args:
+        lines: The file's lines.
+        thread_id: The thread that its file is named after, where no line names one; or None.
     """
-    identity: TranscriptIdentity | None = None
+    identity = spare = None
+    model = project = None
     for entry in head_objects(lines):
         payload = entry.get("payload")
         if not isinstance(payload, dict):
             continue
-        if entry.get("type") == "session_meta" and identity is None:
+        kind = entry.get("type")
+        if kind == "session_meta" and identity is None:
             identity = _identity(payload)
-        elif entry.get("type") == "turn_context" and identity is not None:
-            model = text_or_none(payload.get("model"))
-            if model is not None:
-                identity.model = model
-                break
+        elif kind == "token_usage_record" and spare is None:
+            spare = _identity_of_usage(payload)
+        elif kind == "turn_context":
+            model = model or text_or_none(payload.get("model"))
+            project = project or text_or_none(payload.get("cwd"))
+        if identity is not None and model is not None:
+            break
+    if thread_id is not None:
+        spare = spare or TranscriptIdentity(thread_id)
+    identity = identity or spare
+    if identity is not None:
+        identity.model = model or identity.model
+        identity.project = identity.project or project
     return identity
 
 
@@ -80,12 +95,22 @@ def looks_like_transcript(head: bytes) -> bool:
         head: The first bytes, 64 kB being plenty; the last line may be cut anywhere.
     """
     first, _, rest = head.partition(b"\n")
-    try:
-        entry = decode_object(first)
-    except ValueError:
+    if not rest:
         # The first line holds the instructions and may be longer than the head.
-        return not rest and b'"session_meta"' in first[:256] and b'"payload"' in first[:256]
-    return entry.get("type") == "session_meta" and isinstance(entry.get("payload"), dict)
+        return b'"session_meta"' in first[:256] and b'"payload"' in first[:256]
+    # The first line may be lost. Other clients' files need not be taken apart.
+    return b'"payload"' in head and has_line(head, _is_own)
+
+
+def _is_own(entry: JsonObject) -> bool:
+    payload, kind = entry.get("payload"), entry.get("type")
+    if not isinstance(payload, dict):
+        return False
+    if kind == "session_meta":
+        return True
+    if kind == "event_msg":
+        return payload.get("type") in ("task_started", "token_count", "task_complete")
+    return kind == "token_usage_record" and isinstance(payload.get("usage"), dict)
 
 
 def _identity(payload: JsonObject) -> TranscriptIdentity | None:
@@ -105,6 +130,15 @@ def _identity(payload: JsonObject) -> TranscriptIdentity | None:
         _instructed_model(payload.get("base_instructions")),
         text_or_none(payload.get("cwd")),
     )
+
+
+def _identity_of_usage(payload: JsonObject) -> TranscriptIdentity | None:
+    session_id, thread_id = (
+        text_or_none(payload.get(name)) for name in ("session_id", "thread_id")
+    )
+    if session_id is None:
+        return None
+    return TranscriptIdentity(session_id, None if thread_id == session_id else thread_id)
 
 
 def _instructed_model(instructions: object) -> str | None:

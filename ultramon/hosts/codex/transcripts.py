@@ -9,15 +9,20 @@ import os
 
 from ultramon.hosts.codex import last_reading, reader
 from ultramon.hosts.port import Transcripts
+from ultramon.system.ids import is_agent_id
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping
+    from collections.abc import Callable, Iterable, Iterator, Mapping
     from typing import Any
 
     from ultramon.hosts.port import HookEvent
     from ultramon.hosts.transcripts.jsonl import TranscriptReader
-    from ultramon.hosts.transcripts.records import SessionEnd
+    from ultramon.hosts.transcripts.records import SessionEnd, TranscriptIdentity
+
+
+_THREAD_ID_CHARS = 36
+"""A UUID at the end of a rollout's name."""
 
 
 class CodexTranscripts(Transcripts):
@@ -49,6 +54,13 @@ class CodexTranscripts(Transcripts):
     looks_like_transcript = staticmethod(reader.looks_like_transcript)
     identify = staticmethod(reader.identify)
     read_transcript = staticmethod(reader.read_transcript)
+
+    def identify_file(self, path: str, lines: Iterable[bytes]) -> TranscriptIdentity | None:
+        """Return whose rollout it is; one that lost its first lines is named after its thread."""
+        name, suffix = os.path.splitext(os.path.basename(path))
+        is_rollout = name.startswith("rollout-") and suffix == ".jsonl"
+        thread_id = name[-_THREAD_ID_CHARS:] if is_rollout else ""
+        return reader.identify(lines, thread_id if is_agent_id(thread_id) else None)
 
     def open_reader(self, memory: dict[str, Any] | None = None) -> TranscriptReader:
         """Return a reader of one rollout."""
