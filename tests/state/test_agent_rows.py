@@ -67,6 +67,11 @@ def test_one_line_sums_up_all_agents():
         usage_ratio=0.789, estimated_tokens=157_800, threshold_status="warning", forecast=pace
     )
     assert turns_to_limit(near.record) == 4
+    likely = {"turns": 2, "seconds": 1.0, "tokens": 168_000, "seen": 2}
+    near.record.forecast["rungs"] = {"compaction": likely}
+    assert turns_to_limit(near.record) == 2, "the host compacts below its limit"
+    near.record.forecast["rungs"] = {"compaction": {"turns": 2, "seconds": 1.0}}
+    assert turns_to_limit(near.record) == 4, "a rung that somebody called so"
     agents = [
         near,
         session("b" * 8, phase="waiting", memory={"waitsFor": "permission"}),

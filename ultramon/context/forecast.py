@@ -146,7 +146,7 @@ def describe_compaction(forecast: dict[str, Any]) -> tuple[int, str] | None:
     """
     ahead = forecast["rungs"].get(COMPACTION) or {}
     tokens, seen = ahead.get("tokens"), ahead.get("seen")
-    if tokens is None or seen is None:
+    if type(tokens) is not int or type(seen) is not int:
         return None
     times = "twice" if seen == 2 else f"{seen} times"
     return tokens, f"likely compaction near {round(tokens, -3):,}, seen {times}"

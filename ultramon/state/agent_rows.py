@@ -121,8 +121,15 @@ def is_blind(one: ObservedAgent, now: float) -> bool:
 
 
 def turns_to_limit(record: StateRecord) -> int | None:
-    """Return the turns that still end below the context limit; None when unknowable."""
-    pace, limit = (record.forecast or {}).get("tokensPerTurn"), record.context_limit
+    """Return the turns that still end below the context limit; None when unknowable.
+
+    Where the host was seen to compact below it, those before that.
+    """
+    forecast, limit = record.forecast or {}, record.context_limit
+    likely = (forecast.get("rungs") or {}).get("compaction") or {}
+    if isinstance(likely.get("seen"), int) and isinstance(likely.get("turns"), int):
+        return int(likely["turns"])
+    pace = forecast.get("tokensPerTurn")
     if record.usage_ratio is None or not limit or not isinstance(pace, int | float) or pace <= 0:
         return None
     return max(0, math.ceil((limit - record.estimated_tokens) / pace) - 1)

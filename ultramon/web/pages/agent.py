@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from ultramon.context.forecast import describe_compaction
 from ultramon.pictures.charts import Mark, Point, Rung, glyph, token_chart
 from ultramon.pictures.drawings import bar
 from ultramon.pictures.elements import Element, element
@@ -156,6 +157,7 @@ def _marks(events: Sequence[PastEvent]) -> Iterator[Mark]:
 def _facts(one: ObservedAgent, now: float) -> Element:
     record = one.record
     left = turns_to_limit(record)
+    likely = None if record.forecast is None else describe_compaction(record.forecast)
     beat = age(one.liveness.heartbeat_age_seconds)
     parent, before = record.parent_id, record.predecessor_id
     return facts_list(
@@ -166,7 +168,8 @@ def _facts(one: ObservedAgent, now: float) -> Element:
             ("reading", f"{field(record.tokens_source)}, {age(_since(record.measured_at, now))} ago"
              if record.measured_at else "none yet"),
             ("next rung", turns(one.runway_turns)),
-            ("turns to the limit", "" if left is None else f"{left:,}"),
+            ("turns to the limit" if likely is None else f"turns to a {likely[1]}",
+             "" if left is None else f"{left:,}"),
             ("epoch", f"{record.epoch:,}"),
             ("generation", f"{record.generation:,}"),
             ("doing", field(record.current_task)),
