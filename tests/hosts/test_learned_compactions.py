@@ -5,12 +5,15 @@ from __future__ import annotations
 import json
 
 import pytest
+from helpers import DATA
 from helpers.hooked_session import HookedSession, tokens_at
 from helpers.program import run
 
 from ultramon.hosts.calls.invocation import COMPACTIONS_SUFFIX
 from ultramon.hosts.calls.learned_compactions import LearnedCompactions
+from ultramon.hosts.claude_code.host import CLAUDE_CODE
 from ultramon.hosts.codex import last_reading as codex
+from ultramon.hosts.qwen.host import QWEN
 from ultramon.state.models import AgentState
 
 VERSION = "2.1.40"
@@ -227,6 +230,19 @@ def test_a_rollout_names_the_version_that_began_it(tmp_path):
     assert codex.client_version(str(path)) == "0.169.0"
     path.write_text('{"type":"event_msg","payload":{}}\n')
     assert codex.client_version(str(path)) is None
+
+
+def test_the_last_line_names_the_version_of_claude_code_and_qwen_code(tmp_path):
+    """Another version may go on with a session; a line that is cut names none."""
+    path = tmp_path / "session.jsonl"
+    path.write_text('{"version": "1"}\n{"version": "2"}\n{"a": {"version": "3"}}\n{"version": "4')
+    for host in (CLAUDE_CODE, QWEN):
+        assert host.transcripts.client_version(str(path)) == "2"
+    (recorded,) = {
+        QWEN.transcripts.client_version(str(one))
+        for one in (DATA / "hooks" / "qwen-0.24.4").glob("*/*-*-*-*-*.jsonl")
+    }
+    assert recorded == "0.24.4"
 
 
 def test_nothing_is_likely_at_the_limit_itself(session):

@@ -105,22 +105,6 @@ def read_last_replies(path: str, *, is_subagent: bool) -> list[tuple[Report, lis
     return replies
 
 
-def client_version(path: str) -> str | None:
-    """Return the version that wrote the last line: another one may continue a session.
-
-    Args:
-        path: The transcript.
-
-    Raises:
-        OSError: It cannot be opened: it is not there, or not readable.
-        ValueError: It is no regular file but, for example, a link.
-    """
-    for entry, _ in objects_from_end(*open_transcript(path), (b'"version"',)):
-        if version := text_or_none(entry.get("version")):
-            return version
-    return None
-
-
 def read_token_budget(path: str) -> int | None:
     """Return the token budget that the client last wrote into the conversation, or None.
 

@@ -9,6 +9,7 @@ import os
 
 from ultramon.hosts.claude_code import last_reading, reader
 from ultramon.hosts.port import Transcripts
+from ultramon.hosts.transcripts.tail import last_version
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -43,7 +44,7 @@ class ClaudeCodeTranscripts(Transcripts):
     read_last_reading = staticmethod(last_reading.read_last_reading)
     read_last_replies = staticmethod(last_reading.read_last_replies)
     read_token_budget = staticmethod(last_reading.read_token_budget)
-    client_version = staticmethod(last_reading.client_version)
+    client_version = staticmethod(last_version)
     looks_like_transcript = staticmethod(reader.looks_like_transcript)
     identify = staticmethod(reader.identify)
     read_transcript = staticmethod(reader.read_transcript)

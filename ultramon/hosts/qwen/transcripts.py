@@ -9,6 +9,7 @@ import os
 
 from ultramon.hosts.port import Transcripts
 from ultramon.hosts.qwen import configuration, last_reading, reader
+from ultramon.hosts.transcripts.tail import last_version
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -47,6 +48,7 @@ class QwenCodeTranscripts(Transcripts):
 
     read_last_reading = staticmethod(last_reading.read_last_reading)
     read_last_replies = staticmethod(last_reading.read_last_replies)
+    client_version = staticmethod(last_version)
     looks_like_transcript = staticmethod(reader.looks_like_transcript)
     identify = staticmethod(reader.identify)
     read_transcript = staticmethod(reader.read_transcript)

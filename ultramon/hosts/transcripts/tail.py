@@ -8,7 +8,7 @@ from __future__ import annotations
 import os
 from itertools import islice
 
-from ultramon.hosts.transcripts.jsonl import decode_object
+from ultramon.hosts.transcripts.jsonl import decode_object, open_transcript, text_or_none
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -90,3 +90,21 @@ def objects_from_end(
             yield entry, end
     finally:
         os.close(fd)
+
+
+def last_version(path: str) -> str | None:
+    """Return the version of the client that wrote the last line, where each line names it.
+
+    Another one may continue a session.
+
+    Args:
+        path: The transcript.
+
+    Raises:
+        OSError: It cannot be opened: it is not there, or not readable.
+        ValueError: It is no regular file but, for example, a link.
+    """
+    for entry, _ in objects_from_end(*open_transcript(path), (b'"version"',)):
+        if version := text_or_none(entry.get("version")):
+            return version
+    return None
