@@ -85,6 +85,12 @@ def test_every_face_says_it(session):
     assert message.startswith(f"went blind, their readings are old: {SESSION} (last hook ")
 
 
+def test_a_blind_session_is_not_offered_for_resumption(session):
+    """It is alive: only what is known of it is old."""
+    reply_after(session, 300)
+    assert cli(session, "resume").stderr == "no session was cut off\n"
+
+
 @pytest.mark.parametrize("agent", [None, "sub"])
 def test_its_next_hook_ends_it(session, agent):
     """Of a subagent its own transcript decides."""

@@ -239,9 +239,7 @@ def paused_collector() -> Iterator[None]:
 
 def look_at(agents: Iterable[StoredAgent]) -> tuple[list[ObservedAgent], list[Unreadable]]:
     """Judge stored agents as of now: the readable ones, most urgent first, and the others."""
-    now, blind = SYSTEM_CLOCK.now(), BlindSessions()
-    seen, unreadable = sort_observed(observe_stored(agents, now))
-    return [blind.mark(one, now) for one in seen], unreadable
+    return sort_observed(observe_stored(agents, SYSTEM_CLOCK.now()))
 
 
 def earlier_lives(backend: Backend, run: str) -> list[ObservedAgent]:

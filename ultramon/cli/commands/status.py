@@ -49,7 +49,11 @@ def command(
     """
     backend = open_store(state_dir)
     if agent is not None:
+        from ultramon.hosts.blind_sessions import BlindSessions
+        from ultramon.system.clock import SYSTEM_CLOCK
+
         seen, unreadable = look_at([find_agent(backend, agent)])
+        seen = [BlindSessions().mark(one, SYSTEM_CLOCK.now()) for one in seen]
         if json:
             print_json(agents_json(seen, unreadable))
         else:
