@@ -11,7 +11,7 @@ from ultramon.cli.output import plural, print_result
 from ultramon.cli.selection import directory_of, open_store, store_options
 
 
-@click.command("forget")
+@click.command("forget", epilog="Example: ultramon context forget --host codex")
 @click.option("--host", metavar="NAME", help="Only of this host.  [default: all hosts]")
 @store_options
 def command(*, host: str | None, state_dir: str | None, json: bool) -> None:
