@@ -12,7 +12,7 @@ from ultramon.backends.memory import MemoryBackend
 from ultramon.backends.postgres.backend import PostgresBackend
 from ultramon.errors import FencedError, StateWriteError
 from ultramon.monitor.background import save_all
-from ultramon.notices.message_rules import MAX_WAITING
+from ultramon.notices.message_rules import MAX_HELD_SECONDS, MAX_WAITING
 from ultramon.notices.registration import StoredRegistration
 from ultramon.testing.clock import START
 from ultramon.testing.samples import make_event, make_record
@@ -158,6 +158,24 @@ def test_a_batch_leaves_no_more_notices_than_may_wait(backend):
     backend.record_together([crossing("scout-1")])
     [depth] = backend.queue.depth(now=START)
     assert (depth.ready, depth.dropped) == (MAX_WAITING, 1)
+
+
+def test_a_held_notice_of_a_batch_waits_and_the_others_do_not(backend):
+    """One agent was cleared, another reached a level, in one step."""
+    register(backend, *NAMES)
+    record = make_record(
+        "scout-1", 1, seq=2, active=False, outcome="completed", exit={"reason": "clear"}
+    )
+    ended = make_event("scout-1", "agent_stopped", outcome="completed")
+    cleared = Save(record, [ended], durable=True)
+    assert backend.record_together([cleared, crossing("scout-2")]) == [None, None]
+    at = record.last_heartbeat
+    (level,) = backend.queue.claim("boss", now=at + 1)
+    assert (level.sender, level.facts["kind"]) == ("scout-2", "level")
+    assert backend.queue.acknowledge(level.id, level.claim_token)
+    assert backend.queue.claim("boss", now=at + MAX_HELD_SECONDS - 1) == []
+    (late,) = backend.queue.claim("boss", now=at + MAX_HELD_SECONDS + 1)
+    assert (late.sender, late.facts["reason"]) == ("scout-1", "clear")
 
 
 def test_a_new_epoch_cancels_what_the_old_one_said_within_a_batch(backend):
