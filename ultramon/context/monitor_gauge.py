@@ -18,13 +18,15 @@ from ultramon.errors import ConfigurationError
 from ultramon.state.record import StateRecord
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterable
     from typing import Any
 
     from ultramon.context.config import ContextConfig
     from ultramon.context.ladder import Ladder
     from ultramon.system.clock import Clock
 
+MESSAGES = "messages"
+"""Source of what is counted from all the messages of a request."""
 _RETURN_REQUESTED = "Return requested by the orchestrator - initiating checkpoint return"
 _RESTORED = (
     "epoch", "epoch_started_at", "measured_at", "cumulative_chars", "estimated_tokens", "anchor",
@@ -193,6 +195,24 @@ class MonitorGauge(Gauge):
         tokens = tracker.tokens
         self._history.record(tokens, now, reported=False)
         return is_first or (self._act_at_tokens is not None and tokens >= self._act_at_tokens)
+
+    def recount(self, given: int | Iterable[str]) -> None:
+        """Take an estimate of the whole window: a count, or the texts in it.
+
+        Changes nothing in an epoch in which a provider has reported: an estimate that starts from
+        its count is better.
+        """
+        tracker, now = self._tracker, self._clock.now()
+        if tracker.source != "estimated":
+            return
+        if isinstance(given, int):
+            tracker.start_epoch(given, now)
+        else:
+            tracker.start_epoch(0, now)
+            for text in given:
+                tracker.add(text, MESSAGES)
+        self.record.measured_at = now
+        self._history.record(tracker.tokens, now, reported=False)
 
     def report(
         self, tokens: int, output_tokens: int, window_tokens: int | None, at: float | None

@@ -33,6 +33,7 @@ class LiveState:
         config: Of the agent.
         lifecycle: Where the agent is between its start and its end.
         lock: Guards gauge, plan and everything here.
+        resumes: Whether the window of an ended agent of the same id goes on.
         is_fenced: Whether another process owns the agent.
     """
 
@@ -43,6 +44,7 @@ class LiveState:
         self.lifecycle = LifecycleMachine(self.record.agent_id)
         self.lock = threading.RLock()
         self.is_fenced = False
+        self.resumes = False
         self._gauge = gauge
         self._plan = plan
 
@@ -73,12 +75,16 @@ class LiveState:
         if self.lifecycle.phase != CREATED:
             # It could not be stored until now; what it counted itself meanwhile is newer.
             gauge.move_to_epoch(max(record.epoch, stored.epoch + 1))
-        elif stored.active and is_same_run and _is_sound(stored):
+        elif is_same_run and self._goes_on(stored) and _is_sound(stored):
             gauge.restore(stored)
             self._plan.restore(stored.tasks, stored.tasks_completed, stored.tasks_total)
             record.started_at = stored.started_at
         else:
             gauge.begin_after(stored)
+
+    def _goes_on(self, stored: StateRecord) -> bool:
+        # What was handed over is a successor's: whoever comes back after that begins anew.
+        return stored.active or (self.resumes and stored.outcome != "returned")
 
     def fence(self, error: UltramonError) -> None:
         """Ask the agent to return: another owner has it, as this refusal of a save says."""
@@ -88,7 +94,9 @@ class LiveState:
                 f"Agent belongs to {_owner_of(error)} - nothing more is stored here, "
                 "initiating return"
             )
-        _log.warning(
+        # A conversation that waits may be continued by any process.
+        _log.log(
+            logging.INFO if self.record.phase == "waiting" else logging.WARNING,
             "agent %s was taken over by another process (%s); this one writes nothing more",
             self.record.agent_id,
             error,

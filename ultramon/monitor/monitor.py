@@ -25,7 +25,7 @@ from ultramon.monitor.session import TASK_SAVE_SECONDS, Session
 from ultramon.routing import NOTIFY_THRESHOLDS, PARENT, SELF
 from ultramon.state.liveness import judge
 from ultramon.state.plan import Plan
-from ultramon.state.record import StateRecord
+from ultramon.state.record import TOLD, StateRecord
 from ultramon.system.clock import SYSTEM_CLOCK
 from ultramon.system.environment import disabled, given_or_named
 from ultramon.system.ids import generate_agent_id, random_hex
@@ -121,6 +121,27 @@ class ContextMonitor:
         Its action is ``force_return`` then, and the message names the other.
         """
         return self._session.state.is_fenced
+
+    @property
+    def told_rank(self) -> int:
+        """The highest rung of this epoch, from 0, of which the agent itself has been told."""
+        told = self._record.extra.get(TOLD) or {}
+        return int(told["rank"]) if told.get("epoch") == self._record.epoch else 0
+
+    @told_rank.setter
+    def told_rank(self, rank: int) -> None:
+        if rank != self.told_rank:
+            with self._session.state.lock:
+                # A new one: a snapshot on its way to the store shares the former.
+                told = {"epoch": self._record.epoch, "rank": rank}
+                self._record.extra = {**self._record.extra, TOLD: told}
+
+    def leave_if_taken(self) -> bool:
+        """Return whether another owner has taken the agent; this monitor has ended then.
+
+        Reads the store, once. For an agent that waited, before it works again.
+        """
+        return self._session.leave_if_taken()
 
     def start(self) -> Self:
         """Take the agent and store its first state; waits `store_timeout_seconds` at most.
@@ -280,7 +301,13 @@ class ContextMonitor:
         stamp = self._stamp(at)
         return self._session.read(lambda: self._gauge.report(tokens, output, window, stamp))
 
-    def report_response(self, response: object, *, strict: bool = False) -> ThresholdAction:
+    def report_response(
+        self,
+        response: object,
+        *,
+        strict: bool = False,
+        estimate: Callable[[], int | Iterable[str]] | None = None,
+    ) -> ThresholdAction:
         """Report the usage in what a model SDK or an agent framework returned.
 
         Of a run result or a conversation the last response counts, never the sum. A part of a
@@ -290,6 +317,9 @@ class ContextMonitor:
         Args:
             response: One of the shapes that `ultramon.context.provider_usage.UNDERSTOOD` lists.
             strict: Raise instead of logging.
+            estimate: Called where a whole response states no usage, or zeros: gives the texts of
+                the request and its reply, or another estimate of all that is in the window, in
+                tokens. The reading is ``estimated`` then. None = nothing changes.
 
         Raises:
             LifecycleError: The monitor is not started, or already stopped.
@@ -298,6 +328,10 @@ class ContextMonitor:
         """
         self._lifecycle.require("report_response")
         usage = usage_from_response(response)
+        is_counted = usage is not None and any(usage[:3])
+        if estimate is not None and not is_counted and not is_stream_part(response):
+            given = estimate()
+            return self._session.read(lambda: self._gauge.recount(given))
         if usage is None:
             if not is_stream_part(response):
                 self._refuse_response(response, strict=strict)
@@ -715,6 +749,7 @@ def create_context_monitor(
     goal: str | None = None,
     continues: HandoffRecord | None = None,
     takeover: bool = False,
+    resumes: bool = False,
     notify: str | None = None,
     notify_thresholds: Ladder | Sequence[float] | None = None,
     backend: Backend | str | None = None,
@@ -736,6 +771,9 @@ def create_context_monitor(
         continues: The handoff this agent takes over: it is claimed at the start, and what it left
             is the plan.
         takeover: Take the id even from an owner that provably lives.
+        resumes: Continue the window of an ended agent of this id, with its last reading and plan,
+            as that of a vanished one is: its conversation goes on. What an agent has handed off
+            is not continued.
         notify: ``self`` or ``parent``: who is sent notices about this agent from its start on, see
             `register`; None = ``ULTRAMON_NOTIFY``, else nobody.
         notify_thresholds: When, as for `register`; None = the usage ratios, with commas between
@@ -784,6 +822,7 @@ def create_context_monitor(
         clock=clock,
         predecessor=continues,
         takeover=takeover,
+        resumes=resumes,
         notify=notify,
         notify_ladder=rungs,
     )

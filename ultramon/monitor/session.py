@@ -51,6 +51,7 @@ class Session:
         clock: Gives the times.
         predecessor: The handoff to continue.
         takeover: Take the agent even from an owner that provably lives.
+        resumes: Continue the window of an ended agent of the same id.
         notify: ``self`` or ``parent``: the recipient of notices about the agent.
         notify_ladder: When to notify; None = the agent's own ladder.
 
@@ -69,10 +70,12 @@ class Session:
         clock: Clock,
         predecessor: HandoffRecord | None = None,
         takeover: bool = False,
+        resumes: bool = False,
         notify: str | None = None,
         notify_ladder: Ladder | None = None,
     ) -> None:
         self.state = LiveState(gauge, plan, clock)
+        self.state.resumes = resumes
         self.record = record = gauge.record
         config = gauge.config
         self.agent_id = record.agent_id
@@ -173,6 +176,15 @@ class Session:
             if self.raises:
                 raise
             self.saver.warn("agent %s is not registered: %s", self.agent_id, error)
+
+    def leave_if_taken(self) -> bool:
+        """End here without an end of the agent where another owner has it."""
+        if not self.writer.is_taken():
+            return False
+        with self.state.lock:
+            self.record.active = False
+            self.writer.release()
+        return True
 
     def stop(self, outcome: str) -> bool:
         """End the agent and store its end; see `ContextMonitor.stop`."""

@@ -20,6 +20,7 @@ from ultramon.errors import (
 )
 from ultramon.monitor.background import AGENT_WAIT_SECONDS
 from ultramon.monitor.late_models import load_models
+from ultramon.state.record import SETTING_SOURCES
 from ultramon.system.ids import random_hex
 from ultramon.system.processes import this_host
 
@@ -189,6 +190,21 @@ class StateWriter:
         """Store the newest state; True when nothing is left to store."""
         with self.save_lock:
             return self._saved(lambda: self._store(durable=durable))
+
+    def is_taken(self) -> bool:
+        """Whether the store has another owner for the agent; reads it, and believes no failure."""
+        if self.muted or not self.record.generation:
+            return False
+        try:
+            stored = find_record(self.backend, self.agent_id)
+        except StateError:
+            return False
+        return stored is not None and stored.generation > self.record.generation
+
+    def release(self) -> None:
+        """Store nothing more, since another owner has the agent."""
+        self.muted = True
+        self._saver.discard(self, saved=True)
 
     def next_save(self, *, durable: bool) -> Save | None:
         """Take a snapshot and return what to store; None where only `save` can store it."""
@@ -377,7 +393,10 @@ class StateWriter:
             with self._state.lock:
                 after = None
                 if stored is not None:
-                    self.record.extra = stored.extra
+                    # What this owner says of itself wins: the stored sources are a former one's.
+                    kept = {**stored.extra}
+                    kept.pop(SETTING_SOURCES, None)
+                    self.record.extra = kept | self.record.extra
                     self.record.seq = stored.seq + 1
                     inherited[:] = stored.pending or []
                     inherited.extend(self._end_of_replaced(stored))

@@ -402,6 +402,8 @@ def encode_request(request: dict[str, Any], path: str) -> bytes:
 SDK_HOST = "sdk"
 SETTING_SOURCES = "settingSources"
 """Field of an agent of the SDK: by setting, the variable or file that it came from."""
+TOLD = "told"
+"""Field of an agent of the SDK: of which rung of which epoch it was told itself."""
 WAITS_FOR = "waitsFor"
 """Field of what a host keeps of a waiting agent; missing = it waits for its next task."""
 PERMISSION = "permission"
