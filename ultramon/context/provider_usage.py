@@ -135,6 +135,9 @@ def _find_usage(response: object, depth: int) -> Usage | None:
     last = _last_response(response)
     if last is not None:
         return _find_usage(last, depth - 1)
+    attempt = _last_attempt(response)
+    if attempt is not None:
+        return _read_usage(attempt)
     generation = _first(_first(_field(response, "generations")))
     message = _field(generation, "message") or _field(response, "message") or response
     metadata = _field(message, "response_metadata")
@@ -159,6 +162,20 @@ def _find_usage(response: object, depth: int) -> Usage | None:
             if isinstance(model, str) and model:
                 return usage._replace(model=model)
     return usage
+
+
+def _last_attempt(response: object) -> object:
+    """Return the usage of the attempt that was answered, where a call of OpenAI Agents was retried.
+
+    The numbers beside it are those of all attempts.
+    """
+    usage = _field(response, "usage")
+    attempts, requests = _field(usage, "request_usage_entries"), _field(usage, "requests")
+    is_one_call = isinstance(_field(response, "output"), list)
+    is_retried = isinstance(requests, int) and requests > 1
+    if not (is_one_call and is_retried and isinstance(attempts, list) and attempts):
+        return None
+    return cast("object", attempts[-1])
 
 
 def _is_total(response: object) -> bool:

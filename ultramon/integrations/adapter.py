@@ -7,13 +7,22 @@ from __future__ import annotations
 
 import atexit
 import logging
+import os
 import threading
 from contextlib import contextmanager
 from contextvars import ContextVar, Token
-from typing import TYPE_CHECKING, TypedDict
+from hashlib import sha256
+from typing import TYPE_CHECKING, Any, TypedDict
 
+from ultramon.backends.opening import as_backend
+from ultramon.backends.toolkit import find_record
 from ultramon.context.limits import window_for_model
-from ultramon.errors import ConfigurationError, MissingExtraError, UltramonError
+from ultramon.errors import (
+    AgentAlreadyRunningError,
+    ConfigurationError,
+    MissingExtraError,
+    UltramonError,
+)
 from ultramon.handoff import HandoffRecord
 from ultramon.monitor.monitor import ContextMonitor, create_context_monitor
 from ultramon.system.clock import SYSTEM_CLOCK
@@ -21,7 +30,7 @@ from ultramon.system.environment import disabled
 from ultramon.system.ids import generate_agent_id
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Iterable, Iterator
     from typing import Unpack
 
     from ultramon.backends.base import Backend
@@ -81,6 +90,9 @@ class WatchedAgent:
     Attributes:
         monitor: Its monitor; None = not watched.
         handoff: What it left when its run was ended; None until then.
+        can_tell: Whether something can be added to its requests.
+        can_wait: Whether a person may be asked in the middle of its run.
+        open_calls: Tools that its last reply calls, and that have not begun.
     """
 
     def __init__(self, adapter: Adapter, monitor: ContextMonitor | None, *, is_child: bool) -> None:
@@ -89,13 +101,17 @@ class WatchedAgent:
         self.is_child = is_child
         self.used_at = adapter.clock.monotonic()
         self.is_resting = False
+        self.is_paused = False
+        self.can_tell = True
+        self.can_wait = False
         self.error: type[BaseException] | None = None
         self.summary_id: str | None = None
         self.calls = 0
         self.running_tools = 0
+        self.open_calls = 0
         self.is_calling = False
         self._adapter = adapter
-        self._told_rank = 0
+        self._telling: int | None = None
         self._is_compacted = False
         self._last_words = ""
         self._model: str | None = None
@@ -116,6 +132,7 @@ class WatchedAgent:
         monitor = self.active
         if monitor is None:
             return None
+        self.resume()
         self.calls += 1
         self.is_calling = True
         self.used_at = self._adapter.clock.monotonic()
@@ -123,10 +140,22 @@ class WatchedAgent:
         if self.calls == 1:
             self._adapter.check_trigger(monitor)
         action = monitor.get_threshold_action()
-        rank, told = self._rank(action), self._told_rank
-        self._told_rank = rank
-        note = action.note if self._adapter.tells and rank > told else None
+        tells = self._adapter.tells and self.can_tell
+        note = self._note(monitor, action) if tells else None
         return "\n".join(filter(None, (self._rules(monitor), note))) or None
+
+    def _note(self, monitor: ContextMonitor, action: ThresholdAction) -> str | None:
+        """Return the facts where a rung is reached of which the agent was not told.
+
+        It was told once the request with them was answered; that of one that failed is not in its
+        history. The rank is the monitor's: another object that watches it does not tell again.
+        """
+        rank = self._rank(action)
+        is_new = rank > monitor.told_rank
+        self._telling = rank if is_new and not self._adapter.keeps_texts else None
+        if self._telling is None:
+            monitor.told_rank = rank
+        return action.note if is_new else None
 
     def _rules(self, monitor: ContextMonitor) -> str:
         """Return the pinned rules for this request; empty before a compaction."""
@@ -156,17 +185,27 @@ class WatchedAgent:
         # A return that an orchestrator asks for is above every level.
         return len(names) if action.should_return and rank < len(names) - 1 else rank
 
-    def after_call(self, response: object) -> None:
-        """Read the usage of a response, or of what holds it."""
+    def after_call(
+        self, response: object, estimate: Callable[[], int | Iterable[str]] | None = None
+    ) -> None:
+        """Read the usage of a response, or of what holds it.
+
+        Args:
+            response: The response.
+            estimate: As for `ContextMonitor.report_response`: for a model that reports no usage.
+        """
         self.error, self.is_calling = None, False
         self.used_at = self._adapter.clock.monotonic()
         monitor = self.active
-        if monitor is not None:
-            monitor.report_response(response)
+        if monitor is None:
+            return
+        if self._telling is not None:
+            monitor.told_rank, self._telling = self._telling, None
+        monitor.report_response(response, estimate=estimate)
 
     def failed(self, error: BaseException) -> None:
         """Note that a call of a model or tool raised; learns the limit where it was too long."""
-        self.error = type(error)
+        self.error, self._telling = type(error), None
         monitor = self.active
         if monitor is not None:
             monitor.report_overflow(str(error))
@@ -179,7 +218,7 @@ class WatchedAgent:
 
     def compacted(self, tokens_after: int | None = None) -> None:
         """Store what the agent has done, and begin a new epoch: earlier messages are replaced."""
-        self._told_rank, self._is_compacted = 0, True
+        self._is_compacted = True
         monitor = self.active
         if monitor is not None:
             monitor.checkpoint()
@@ -220,6 +259,20 @@ class WatchedAgent:
                 f"{message}. Handoff {record.handoff_id} of agent {record.agent_id} is left."
             )
         return self._last_words
+
+    def pause(self) -> None:
+        """Note that a person may be asked now; `resume` follows where nobody is."""
+        monitor = self.active
+        if monitor is not None:
+            self.is_paused = True
+            monitor.waiting()
+
+    def resume(self) -> None:
+        """Note that the run goes on after a `pause`."""
+        monitor = self.active
+        if self.is_paused and monitor is not None:
+            monitor.working()
+        self.is_paused = False
 
     @contextmanager
     def inside(self) -> Iterator[None]:
@@ -304,8 +357,11 @@ class Adapter:
         *,
         name: str | None = None,
         parent_id: str | None = None,
+        alone: bool = False,
     ) -> WatchedAgent:
         """Return the agent of a run: the one of an earlier turn, else a new one that was started.
+
+        Whoever comes back has its last reading, also where another process had the earlier turn.
 
         The parent is the agent in whose tool this is called. May block while the start is stored;
         in an event loop call it in a thread.
@@ -314,21 +370,29 @@ class Adapter:
             agent_id: Of the earlier turn; None = a new conversation.
             name: The framework's name of the agent, for people.
             parent_id: Its parent, where the program says it; None = the agent whose tool this is.
+            alone: Whether a run that comes while another one of the same id is under way is an
+                agent of its own.
         """
         caller = current_agent()
         if disabled():
             return self.nobody
-        self._end_idle()
+        for adapter in {self, *_open}:
+            adapter.end_idle()
         known = self._agents.get(agent_id or "")
         if known is not None and known.active:
-            known.active.working()
-            known.is_resting = False
-            return known
+            if alone and not known.is_resting:
+                agent_id = None
+            elif self._has_left(known):
+                self._forget(known)
+            else:
+                known.active.working()
+                known.is_resting = known.is_paused = False
+                return known
         parent = None if caller is None else caller.monitor
         if self._given is None or parent is self._given:
             if parent is not None:
                 parent_id = parent.agent_id
-            return self._start(agent_id, parent_id, name)
+            return self._start(agent_id, parent_id, name, alone=alone)
         if not self._given.is_active:
             _log.warning("a run of %s is not watched: %r", self.framework, self._given)
             return self.nobody
@@ -336,7 +400,21 @@ class Adapter:
             self._given.set_host_limits(trigger_tokens=self.trigger_tokens)
         return self._keep(self._given, is_child=False)
 
-    def _start(self, agent_id: str | None, parent_id: str | None, name: str | None) -> WatchedAgent:
+    @staticmethod
+    def _has_left(agent: WatchedAgent) -> bool:
+        """Whether another process continued the conversation while it waited here."""
+        monitor = agent.monitor
+        assert monitor is not None
+        return monitor.is_fenced or (agent.is_resting and monitor.leave_if_taken())
+
+    def _waits_elsewhere(self, agent_id: str) -> bool:
+        """Whether the conversation of that id waits in another process, which may be continued."""
+        record = find_record(as_backend(self._choices.get("backend")), agent_id)
+        return record is not None and record.phase == "waiting"
+
+    def _start(
+        self, agent_id: str | None, parent_id: str | None, name: str | None, *, alone: bool
+    ) -> WatchedAgent:
         made = {key: value for key, value in self._choices.items() if value is not None}
         if made.get("label") is None and name:
             made["label"] = name
@@ -346,13 +424,37 @@ class Adapter:
             if self._given is not None:
                 made["config"] = self._given.config
         try:
-            monitor = create_context_monitor(agent_id, **made).start()  # type: ignore[arg-type]
+            monitor = self._start_monitor(agent_id, made, alone=alone)
             if self.trigger_tokens is not None:
                 monitor.set_host_limits(trigger_tokens=self.trigger_tokens)
         except UltramonError as error:
             _log.warning("a run of %s is not watched: %s", self.framework, error)
             return self.nobody
         return self._keep(monitor, is_child=parent_id is not None)
+
+    def _start_monitor(
+        self, agent_id: str | None, made: dict[str, Any], *, alone: bool
+    ) -> ContextMonitor:
+        comes_back = agent_id is not None
+        try:
+            return create_context_monitor(agent_id, resumes=comes_back, **made).start()
+        except AgentAlreadyRunningError:
+            if agent_id is not None and self._waits_elsewhere(agent_id):
+                return create_context_monitor(agent_id, resumes=True, takeover=True, **made).start()
+            if not alone:
+                raise
+            return create_context_monitor(generate_agent_id(), **made).start()
+
+    def conversation_id(self, *names: str) -> str:
+        """Return the id of a conversation's agent: the same in every process of the run.
+
+        Args:
+            names: What names it in its framework; other names are another agent.
+        """
+        run = self._choices.get("run") or os.environ.get("ULTRAMON_RUN") or "default"
+        named = "\0".join((self.framework, run, *names)).encode("utf-8", "surrogatepass")
+        kind = "-".join(self.framework.lower().split())
+        return f"{kind}-{sha256(named).hexdigest()[:32]}"
 
     def _keep(self, monitor: ContextMonitor, *, is_child: bool) -> WatchedAgent:
         with self._lock:
@@ -401,6 +503,8 @@ class Adapter:
         if monitor is not None and goes_on and agent.handoff is None and agent.error is None:
             monitor.waiting()
             agent.is_resting = True
+            # Now: whoever continues it in another process reads there that it waits.
+            monitor.update_heartbeat()
         else:
             self._end(agent)
 
@@ -416,13 +520,19 @@ class Adapter:
         if monitor.is_active and agent.is_calling and agent.error is None:
             monitor.stop("failed")  # a call began that never came back
         monitor.__exit__(agent.error)
+        self._forget(agent)
+
+    def _forget(self, agent: WatchedAgent) -> None:
+        monitor = agent.monitor
+        assert monitor is not None
         with self._lock:
             if self._agents.get(monitor.agent_id) is agent:
                 del self._agents[monitor.agent_id]
             if not self._agents:
                 _open.discard(self)
 
-    def _end_idle(self) -> None:
+    def end_idle(self) -> None:
+        """End the agents that were not used for long; looks now and then only."""
         now = self.clock.monotonic()
         if now - self._swept_at < IDLE_SECONDS / 10:
             return

@@ -3,16 +3,27 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 from dataclasses import replace
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
+from uuid import uuid4
+from weakref import WeakKeyDictionary, WeakValueDictionary
 
 from ultramon.errors import ConfigurationError
 from ultramon.handoff import HandedOffError
 from ultramon.integrations.adapter import Adapter, current_agent, missing_extra
+from ultramon.integrations.message_texts import texts_in
 
 try:
-    from agents import FunctionTool, RunConfig, RunHooks
-    from agents.run import CallModelData, ModelInputData
+    from agents import FunctionTool, MaxTurnsExceeded, RunConfig, RunHooks, RunState
+    from agents.run import (
+        AgentRunner,
+        CallModelData,
+        ModelInputData,
+        get_default_agent_runner,
+        set_default_agent_runner,
+    )
     from agents.tool import default_tool_error_function
 except ModuleNotFoundError as error:
     raise missing_extra(error, "agents", "openai-agents") from error
@@ -26,6 +37,8 @@ if TYPE_CHECKING:
     from ultramon.integrations.adapter import Choices, WatchedAgent
     from ultramon.monitor.monitor import ContextMonitor
 
+    _Asked = WeakValueDictionary[tuple[str, str], WatchedAgent]
+
     class RunOptions(TypedDict):
         """What `ContextHooks.options` gives to one run."""
 
@@ -33,11 +46,15 @@ if TYPE_CHECKING:
         run_config: RunConfig
 
 
-class ContextHooks:
+_log = logging.getLogger("ultramon.integrations")
+
+
+class ContextHooks(RunHooks[Any]):
     """Watches the agents of runs: ``Runner.run(agent, question, **watched.options())``.
 
-    Each agent of a run has a window: one that it hands over to is its child, and so is one that
-    `as_tool` makes its tool.
+    ``hooks=watched`` does the same with defaults. Each agent of a run has a window: one that it
+    hands over to is its child, and so is one that `as_tool` makes its tool. A run with a session
+    or a conversation of the server is one of its turns: its agent waits after it.
 
     Args:
         monitor: The monitor of the outermost agent, already started; None = one is made.
@@ -52,20 +69,27 @@ class ContextHooks:
 
     def __init__(self, monitor: ContextMonitor | None = None, **choices: Unpack[Choices]) -> None:
         self.adapter = Adapter("OpenAI Agents", monitor, **choices)
-        self._conversations: dict[str, str] = {}
+        self._asked: _Asked = WeakValueDictionary()
+        """Agents that wait for a person's answer, by the call that is asked for and their name."""
+        self._own_sessions: WeakKeyDictionary[object, str] = WeakKeyDictionary()
+        self._unseen: set[str] = set()
+        _watch_ends()
 
     def options(
         self, run_config: RunConfig | None = None, *, conversation: str | None = None
     ) -> RunOptions:
-        """Return the arguments of one run; each run needs its own.
+        """Return the arguments of one run; each run needs its own, also one that is resumed.
 
-        The run raises `HandedOffError` where ``on_return`` ends it.
+        The run raises `HandedOffError` where ``on_return`` ends it, and `ConfigurationError` where
+        an earlier run has had the same arguments.
 
         Args:
             run_config: Yours; its own input filter is applied first.
-            conversation: Names the conversation, e.g. the session's id: its runs are one agent,
-                which waits between them. None = the run is an agent.
+            conversation: Names the conversation, the same name in every process: its runs are one
+                agent, which waits between them. None = that of the run's session or
+                ``conversation_id``; without one the run is an agent.
         """
+        _watch_ends()
         config = run_config or RunConfig()
         run = _Run(self, config, conversation)
         return {"hooks": run, "run_config": replace(config, call_model_input_filter=run.filter)}
@@ -92,14 +116,59 @@ class ContextHooks:
 
         return replace(tool, on_invoke_tool=invoke)
 
-    def conversation(self, name: str | None) -> str | None:
-        """Return the agent of a conversation; None for a new one."""
-        return self._conversations.get(name or "")
+    async def on_llm_start(self, *_given: Any, **_named: Any) -> None:
+        """Refuse a run that has these hooks without what they need.
 
-    def keep(self, name: str | None, agent: WatchedAgent) -> None:
-        """Remember the agent of a conversation."""
-        if name is not None and agent.monitor is not None:
-            self._conversations[name] = agent.monitor.agent_id
+        Raises:
+            ConfigurationError: Another runner than the SDK's made the run.
+        """
+        raise ConfigurationError("hooks", "ContextHooks()", "given as **watched.options()")
+
+    def conversation(self, given: dict[str, Any]) -> str | None:
+        """Return the name of the conversation that a run continues; None = it stands alone.
+
+        Args:
+            given: The arguments of the run.
+        """
+        if given.get("conversation_id"):
+            return f"server {given['conversation_id']}"
+        session = given.get("session")
+        try:
+            session_id = getattr(session, "session_id", None)
+        except ValueError:  # it gets one with its first turn
+            session_id = None
+        path = str(getattr(session, "db_path", ""))
+        if session is None:
+            return None
+        if path == ":memory:" or not session_id:
+            # Another object of the same name is another conversation.
+            try:
+                return self._own_sessions.setdefault(session, str(uuid4()))
+            except TypeError:  # it cannot be a key
+                return None
+        place = Path(path).resolve() if path else type(session).__name__
+        return f"session {place} {session_id}"
+
+    def say_unseen(self, name: str) -> None:
+        """Log, once for each agent, that `Agent.as_tool` keeps it out of sight."""
+        if name not in self._unseen:
+            self._unseen.add(name)
+            _log.warning(
+                "agent %r runs as a tool of Agent.as_tool, which leaves it unwatched; "
+                "watched.as_tool(agent, name, description) makes it a child",
+                name,
+            )
+
+    def wait_for(self, calls: list[str], name: str, agent: WatchedAgent) -> None:
+        """Remember the agent of a run that a person has been asked about."""
+        for call_id in calls:
+            self._asked[call_id, name] = agent
+
+    def asked(self, calls: list[str], name: str) -> str | None:
+        """Return the id of the agent that was asked about; None = none of these calls."""
+        agents = [self._asked.pop((call_id, name), None) for call_id in calls]
+        found = next(filter(None, agents), None)
+        return None if found is None or found.monitor is None else found.monitor.agent_id
 
 
 class _Run(RunHooks[Any]):
@@ -115,8 +184,53 @@ class _Run(RunHooks[Any]):
             self._own_filter = outer._own_filter
         self._model = config.model
         self._conversation = conversation
+        self._resumed_calls: list[str] = []
         self._agents: dict[str, WatchedAgent] = {}
+        self._has_begun = False
+        self._is_over = False
         self._awaits_hooks = False
+        self._request: tuple[Any, ...] = ()
+
+    def begin(self, input_: object, given: dict[str, Any]) -> None:
+        """Take note of the run that begins.
+
+        Args:
+            input_: What it is given: a state is that of a run which waited for a person.
+            given: Its other arguments.
+
+        Raises:
+            ConfigurationError: An earlier run had these hooks.
+        """
+        if self._has_begun:
+            raise ConfigurationError("options()", "used twice", "made anew for each run")
+        self._has_begun = True
+        if self._conversation is None:
+            self._conversation = self._watched.conversation(given)
+        if isinstance(input_, RunState):
+            self._resumed_calls = _call_ids(input_.get_interruptions())
+
+    def end(self, error: BaseException | None, asked: list[Any]) -> None:
+        """End the agents of a run; blocks until that is stored.
+
+        Args:
+            error: What the run raised; None = nothing.
+            asked: The tools for which a person's approval is needed: the run waits for it.
+        """
+        if self._is_over:
+            return
+        self._is_over = True
+        calls = _call_ids(asked)
+        first = next(iter(self._agents.values()), None)
+        if error is not None and self._agents:
+            next(reversed(self._agents.values())).failed(error)
+        for name, agent in self._agents.items():
+            agent.running_tools = 0
+            if error is not None:
+                agent.error = type(error)
+            goes_on = bool(asked) or (agent is first and self._conversation is not None)
+            self._adapter.finish(agent, goes_on=goes_on)
+            if agent.is_resting:
+                self._watched.wait_for(calls, name, agent)
 
     async def filter(self, data: CallModelData[Any]) -> ModelInputData:
         """Add the facts to what is sent, or end the run before it.
@@ -130,7 +244,9 @@ class _Run(RunHooks[Any]):
             given = self._own_filter(data)
             sent = given if isinstance(given, ModelInputData) else await given
         if current_agent() in self._agents.values():
-            return sent  # a tool that is an agent, and is not watched, inherits this filter
+            # A tool that is an agent, and is not watched, inherits this filter.
+            self._watched.say_unseen(data.agent.name)
+            return sent
         if self._awaits_hooks:
             raise ConfigurationError("hooks", None, "those of options(), with its run_config")
         self._awaits_hooks = True
@@ -141,7 +257,7 @@ class _Run(RunHooks[Any]):
         agent.summarised(_compaction_id(sent.input))
         if agent.should_end:
             record = await asyncio.to_thread(agent.hand_off)
-            await self._finish()
+            await asyncio.to_thread(self.end, None, [])
             raise HandedOffError(record.agent_id, record)
         model = self._model or data.agent.model
         name = model if isinstance(model, str) else getattr(model, "model", None)
@@ -161,12 +277,15 @@ class _Run(RunHooks[Any]):
         if agent.name not in self._agents:
             raise ConfigurationError("run_config", None, "that of options(), with its hooks")
         self._awaits_hooks = False
+        self._request = (system_prompt, items)
 
     async def on_llm_end(
         self, context: RunContextWrapper[Any], agent: Agent[Any], response: ModelResponse
     ) -> None:
         """Read what the call used."""
-        (await self._agent(agent.name)).after_call(response)
+        request = self._request
+        watched = await self._agent(agent.name)
+        watched.after_call(response, lambda: texts_in([*request, response.output]))
 
     async def on_tool_start(
         self, context: RunContextWrapper[Any], agent: Agent[Any], tool: Tool
@@ -179,31 +298,109 @@ class _Run(RunHooks[Any]):
     ) -> None:
         """Count what the tool brought."""
         watched = await self._agent(agent.name)
-        watched.running_tools -= 1
+        watched.running_tools = max(0, watched.running_tools - 1)
         watched.tool_returned(result, tool.name)
 
     async def on_agent_end(self, context: Any, agent: Any, output: Any) -> None:
         """End the agents of the run."""
-        await self._finish()
+        await asyncio.to_thread(self.end, None, [])
 
     async def _agent(self, name: str) -> WatchedAgent:
         agent = self._agents.get(name)
         if agent is None:
-            known = self._watched.conversation(self._conversation)
+            known = self._watched.asked(self._resumed_calls, name)
             if not self._agents:
-                agent = await asyncio.to_thread(self._adapter.begin, known, name=name)
-                self._watched.keep(self._conversation, agent)
+                if known is None and self._conversation is not None:
+                    known = self._adapter.conversation_id(self._conversation)
+                agent = await asyncio.to_thread(self._adapter.begin, known, name=name, alone=True)
             else:
                 with next(reversed(self._agents.values())).inside():
-                    agent = await asyncio.to_thread(self._adapter.begin, name=name)
+                    agent = await asyncio.to_thread(self._adapter.begin, known, name=name)
             self._agents[name] = agent
         return agent
 
-    async def _finish(self) -> None:
-        first = next(iter(self._agents.values()), None)
-        for agent in self._agents.values():
-            goes_on = agent is first and self._conversation is not None
-            await asyncio.to_thread(self._adapter.finish, agent, goes_on=goes_on)
+
+class _WatchedRunner(AgentRunner):
+    """The runner of the process, which says to the hooks above how their run ended.
+
+    The SDK has no hook for a run that raises, or that stops to ask a person.
+
+    Args:
+        inner: The runner that was there.
+    """
+
+    def __init__(self, inner: AgentRunner) -> None:
+        super().__init__()
+        self._inner = inner
+
+    async def run(self, starting_agent: Any, input: Any, **given: Any) -> Any:
+        run = _begin_run(input, given)
+        if run is None:
+            return await self._inner.run(starting_agent, input, **given)
+        try:
+            result = await self._inner.run(starting_agent, input, **given)
+        except BaseException as error:
+            await asyncio.to_thread(run.end, error, [])
+            raise
+        await asyncio.to_thread(run.end, None, result.interruptions)
+        return result
+
+    def run_sync(self, starting_agent: Any, input: Any, **given: Any) -> Any:
+        run = _begin_run(input, given)
+        if run is None:
+            return self._inner.run_sync(starting_agent, input, **given)
+        try:
+            result = self._inner.run_sync(starting_agent, input, **given)
+        except BaseException as error:
+            run.end(error, [])
+            raise
+        run.end(None, result.interruptions)
+        return result
+
+    def run_streamed(self, starting_agent: Any, input: Any, **given: Any) -> Any:
+        run = _begin_run(input, given)
+        result = self._inner.run_streamed(starting_agent, input, **given)
+        if run is not None and result.run_loop_task is not None:
+            loop = asyncio.get_running_loop()
+
+            def end(task: asyncio.Task[Any]) -> None:
+                is_stopped = getattr(result, "_cancel_mode", "none") != "none"
+                if task.cancelled() or (is_stopped and not task.exception()):
+                    error: BaseException | None = asyncio.CancelledError()
+                else:
+                    error = task.exception()
+                if error is None and not result.interruptions:
+                    # No word, and no output: a stream keeps this one for its reader.
+                    error = MaxTurnsExceeded("the stream has ended without an output")
+                loop.run_in_executor(None, run.end, error, result.interruptions)
+
+            result.run_loop_task.add_done_callback(end)
+        return result
+
+
+def _watch_ends() -> None:
+    """Put the watched runner in front of the process's, unless it is there."""
+    runner = get_default_agent_runner()
+    if not isinstance(runner, _WatchedRunner):
+        set_default_agent_runner(_WatchedRunner(runner))
+
+
+def _begin_run(input_: object, given: dict[str, Any]) -> _Run | None:
+    """Return what watches a run, None where nothing does; completes its arguments."""
+    hooks = given.get("hooks")
+    if isinstance(hooks, ContextHooks):
+        given.update(hooks.options(given.get("run_config")))
+        hooks = given["hooks"]
+    if not isinstance(hooks, _Run):
+        return None
+    hooks.begin(input_, given)
+    return hooks
+
+
+def _call_ids(approvals: list[Any]) -> list[str]:
+    raw = [approval.raw_item for approval in approvals]
+    found = [one.get("call_id") if isinstance(one, dict) else one.call_id for one in raw]
+    return [call_id for call_id in found if call_id]
 
 
 def _compaction_id(items: Iterable[Any]) -> str | None:
