@@ -35,6 +35,7 @@ class Framework(NamedTuple):
         beside_oldest: Further requirements of the oldest version, which it left open too far.
         package: Which of the extra's requirements it is; empty = the only one.
         beside: Further requirements of both.
+        beside_newest: Further requirements of the newest version.
     """
 
     extra: str
@@ -43,6 +44,7 @@ class Framework(NamedTuple):
     beside_oldest: tuple[str, ...] = ()
     package: str = ""
     beside: tuple[str, ...] = ()
+    beside_newest: tuple[str, ...] = ()
 
 
 class Result(NamedTuple):
@@ -61,7 +63,15 @@ def adapter_tests(module: str) -> tuple[str, ...]:
 
 
 FRAMEWORKS = {
-    "langchain": Framework("langchain", "1.4.7", adapter_tests("langchain")),
+    "langchain": Framework(
+        "langchain",
+        "1.4.7",
+        (
+            "tests/integrations/test_integration_langchain_deepagents.py",
+            *adapter_tests("langchain"),
+        ),
+        beside_newest=("deepagents==0.7.32",),
+    ),
     "openai-agents": Framework(
         "openai-agents", "0.24.0", adapter_tests("openai_agents"), ("openai==2.21.0",)
     ),
@@ -123,7 +133,8 @@ def run(name: str, version: str) -> tuple[str, Result]:
     """Run the tests of a framework; return the version with what was counted."""
     framework = FRAMEWORKS[name]
     package, oldest = find_requirement(framework)
-    beside = framework.beside + (framework.beside_oldest if version == oldest else ())
+    at_bound = {oldest: framework.beside_oldest, framework.newest: framework.beside_newest}
+    beside = framework.beside + at_bound.get(version, ())
     try:
         python = prepare(name, package, version, beside)
     except subprocess.CalledProcessError as error:
