@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import logging
+import subprocess
+import sys
 
 import pytest
 
@@ -155,3 +157,114 @@ def test_without_the_choice_nobody_reads_pins(tmp_path, choices):
     (tmp_path / "pins.json").write_text("{")
     assert agent.monitor.pinned_rules().startswith("The pinned rules cannot be read")
     backend.close()
+
+
+CONTINUE = """
+import sys
+from ultramon.backends.local.backend import LocalBackend
+from ultramon.integrations.adapter import Adapter
+
+watched = Adapter("Test", backend=LocalBackend(sys.argv[1]))
+agent = watched.begin(watched.conversation_id("c"))
+print(agent.monitor.get_state().estimated_tokens)
+agent.before_call()
+agent.after_call({"input_tokens": int(sys.argv[2]), "output_tokens": 1})
+watched.finish(agent, goes_on=True)
+"""
+
+
+def continue_elsewhere(folder, tokens):
+    """Continue the conversation in another process, to its end; return the reading it found."""
+    command = [sys.executable, "-c", CONTINUE, str(folder), str(tokens)]
+    done = subprocess.run(command, capture_output=True, text=True, check=True)
+    return int(done.stdout)
+
+
+def test_a_conversation_goes_on_in_other_processes(tmp_path):
+    """It is one agent with its last reading, while one waits with it and after that one's end."""
+    backend = LocalBackend(tmp_path)
+    watched = Adapter("Test", backend=backend)
+    agent_id = watched.conversation_id("c")
+    agent = watched.begin(agent_id)
+    agent.before_call()
+    agent.after_call(used(10_000))
+    watched.finish(agent, goes_on=True)
+    assert continue_elsewhere(tmp_path, 20_000) == 10_000
+    assert continue_elsewhere(tmp_path, 30_000) == 20_000
+    back = watched.begin(agent_id)
+    assert back is not agent
+    assert back.monitor.get_state().estimated_tokens == 30_000
+    assert not back.should_end
+    assert watched.agents == [back]
+    watched.close()
+    (stored,) = backend.list_agents()
+    assert (stored.record.outcome, stored.record.epoch) == ("completed", 1)
+
+
+def test_a_conversation_at_work_is_not_taken_away(choices):
+    """A run that comes meanwhile is unwatched, or an agent of its own where that is asked for."""
+    first, second = Adapter("Test", **choices), Adapter("Test", **choices)
+    agent_id = first.conversation_id("c")
+    working = first.begin(agent_id)
+    assert second.begin(agent_id).monitor is None
+    for watched in (first, second):
+        other = watched.begin(agent_id, alone=True)
+        assert other.monitor.agent_id != agent_id
+    assert working.active
+
+
+def test_a_conversation_is_named_by_run_framework_and_all_its_names(choices, monkeypatch):
+    """Whatever the names hold, two conversations never share an id; the same one keeps it."""
+    named = [("a", "b"), ("ab",), ("a", "b", ""), ("a\ud800",)]
+    ids = {Adapter("Test", **choices).conversation_id(*names) for names in named}
+    ids.add(Adapter("Other", **choices).conversation_id("a", "b"))
+    ids.add(Adapter("Test", run="audit", **choices).conversation_id("a", "b"))
+    assert len(ids) == 6
+    monkeypatch.setenv("ULTRAMON_RUN", "audit")
+    assert Adapter("Test", **choices).conversation_id("a", "b") in ids
+
+
+def test_objects_made_for_each_turn_hold_no_conversation_that_ended(choices):
+    """The next turn of any of them ends what others have left idle, and lets them go."""
+    made = []
+    for number in range(20):
+        watched = Adapter("Test", **choices)
+        watched.finish(watched.begin(f"c{number}"), goes_on=True)
+        made.append(watched)
+    choices["clock"].advance(IDLE_SECONDS)
+    Adapter("Test", **choices).begin()
+    assert [one for one in made if one.agents or one in adapter._open] == []
+
+
+def test_what_was_told_is_the_monitors(choices, ultramon_monitor):
+    """An object made for each run does not tell again; a request that failed told nothing."""
+    monitor, told = ultramon_monitor("mine", context_window_tokens=100_000), []
+    monitor.report_usage(input_tokens=72_000)
+    for fails in (True, False, False):
+        watched = Adapter("Test", monitor, tell=True)
+        agent = watched.begin()
+        assert watched not in adapter._open
+        told.append(agent.before_call() is not None)
+        if fails:
+            agent.failed(ConnectionError("reset"))
+        else:
+            agent.after_call(used(72_000))
+    assert told == [True, True, False]
+
+
+def test_many_agents_end_together_with_their_own_outcomes(choices, ultramon_backend):
+    """Each is stored when `close` returns: completed, failed, returned."""
+    watched = Adapter("Test", **choices)
+    for number in range(30):
+        agent = watched.begin()
+        agent.before_call()
+        if number % 3 == 0:
+            agent.after_call(used(1_000))
+        elif number % 3 == 1:
+            agent.failed(ValueError("no"))
+        else:
+            agent.after_call(used(90_000))
+            agent.monitor.hand_off()
+    watched.close()
+    assert outcomes(ultramon_backend) == sorted(["completed", "failed", "returned"] * 10)
+    assert watched.agents == []

@@ -8,10 +8,13 @@ from __future__ import annotations
 import atexit
 import logging
 import os
+import re
 import threading
 from contextlib import contextmanager
 from contextvars import ContextVar, Token
+from functools import cache
 from hashlib import sha256
+from importlib.metadata import PackageNotFoundError, requires, version
 from typing import TYPE_CHECKING, Any, TypedDict
 
 from ultramon.backends.opening import as_backend
@@ -24,7 +27,7 @@ from ultramon.errors import (
     UltramonError,
 )
 from ultramon.handoff import HandoffRecord
-from ultramon.monitor.monitor import ContextMonitor, create_context_monitor
+from ultramon.monitor.monitor import ContextMonitor, create_context_monitor, exit_together
 from ultramon.system.clock import SYSTEM_CLOCK
 from ultramon.system.environment import disabled
 from ultramon.system.ids import generate_agent_id
@@ -81,6 +84,10 @@ class Choices(TypedDict, total=False):
     pins: bool
 
 
+class LostCallError(UltramonError):
+    """A call of the model began and never came back; stored as the error of its agent."""
+
+
 class WatchedAgent:
     """One context window of an agent of a framework.
 
@@ -92,6 +99,7 @@ class WatchedAgent:
         handoff: What it left when its run was ended; None until then.
         can_tell: Whether something can be added to its requests.
         can_wait: Whether a person may be asked in the middle of its run.
+        request: What an adapter keeps of the request that is under way.
         open_calls: Tools that its last reply calls, and that have not begun.
     """
 
@@ -109,6 +117,7 @@ class WatchedAgent:
         self.calls = 0
         self.running_tools = 0
         self.open_calls = 0
+        self.request: object = None
         self.is_calling = False
         self._adapter = adapter
         self._telling: int | None = None
@@ -358,6 +367,7 @@ class Adapter:
         name: str | None = None,
         parent_id: str | None = None,
         alone: bool = False,
+        is_new: bool = False,
     ) -> WatchedAgent:
         """Return the agent of a run: the one of an earlier turn, else a new one that was started.
 
@@ -372,6 +382,8 @@ class Adapter:
             parent_id: Its parent, where the program says it; None = the agent whose tool this is.
             alone: Whether a run that comes while another one of the same id is under way is an
                 agent of its own.
+            is_new: Whether the framework begins the conversation now: what an earlier one of the
+                same name left is not its reading.
         """
         caller = current_agent()
         if disabled():
@@ -392,7 +404,7 @@ class Adapter:
         if self._given is None or parent is self._given:
             if parent is not None:
                 parent_id = parent.agent_id
-            return self._start(agent_id, parent_id, name, alone=alone)
+            return self._start(agent_id, parent_id, name, alone=alone, is_new=is_new)
         if not self._given.is_active:
             _log.warning("a run of %s is not watched: %r", self.framework, self._given)
             return self.nobody
@@ -413,7 +425,11 @@ class Adapter:
         return record is not None and record.phase == "waiting"
 
     def _start(
-        self, agent_id: str | None, parent_id: str | None, name: str | None, *, alone: bool
+        self,
+        agent_id: str | None,
+        parent_id: str | None,
+        name: str | None,
+        **how: bool,
     ) -> WatchedAgent:
         made = {key: value for key, value in self._choices.items() if value is not None}
         if made.get("label") is None and name:
@@ -424,7 +440,7 @@ class Adapter:
             if self._given is not None:
                 made["config"] = self._given.config
         try:
-            monitor = self._start_monitor(agent_id, made, alone=alone)
+            monitor = self._start_monitor(agent_id, made, **how)
             if self.trigger_tokens is not None:
                 monitor.set_host_limits(trigger_tokens=self.trigger_tokens)
         except UltramonError as error:
@@ -433,13 +449,13 @@ class Adapter:
         return self._keep(monitor, is_child=parent_id is not None)
 
     def _start_monitor(
-        self, agent_id: str | None, made: dict[str, Any], *, alone: bool
+        self, agent_id: str | None, made: dict[str, Any], *, alone: bool, is_new: bool
     ) -> ContextMonitor:
-        comes_back = agent_id is not None
+        comes_back = agent_id is not None and not is_new
         try:
             return create_context_monitor(agent_id, resumes=comes_back, **made).start()
         except AgentAlreadyRunningError:
-            if agent_id is not None and self._waits_elsewhere(agent_id):
+            if agent_id is not None and comes_back and self._waits_elsewhere(agent_id):
                 return create_context_monitor(agent_id, resumes=True, takeover=True, **made).start()
             if not alone:
                 raise
@@ -462,7 +478,8 @@ class Adapter:
             if agent is None or agent.monitor is not monitor:
                 agent = WatchedAgent(self, monitor, is_child=is_child)
                 self._agents[monitor.agent_id] = agent
-            _open.add(self)
+            if monitor is not self._given:
+                _open.add(self)
         return agent
 
     def get(self, agent_id: str) -> WatchedAgent | None:
@@ -510,17 +527,22 @@ class Adapter:
 
     def close(self) -> None:
         """End every agent that this adapter started; those of failed runs as ``failed``."""
-        for agent in self.agents:
-            self._end(agent)
+        # One that a parent waits for ends before it, as in its run.
+        self._end(*reversed(self.agents))
 
-    def _end(self, agent: WatchedAgent) -> None:
-        monitor = agent.monitor
-        if monitor is None or monitor is self._given:
-            return
-        if monitor.is_active and agent.is_calling and agent.error is None:
-            monitor.stop("failed")  # a call began that never came back
-        monitor.__exit__(agent.error)
-        self._forget(agent)
+    def _end(self, *agents: WatchedAgent) -> None:
+        ends = []
+        for agent in agents:
+            monitor = agent.monitor
+            if monitor is None or monitor is self._given:
+                continue
+            if monitor.is_active and agent.is_calling and agent.error is None:
+                agent.error = LostCallError
+            ends.append((monitor, agent.error))
+        exit_together(ends)
+        for agent in agents:
+            if agent.monitor is not None and agent.monitor is not self._given:
+                self._forget(agent)
 
     def _forget(self, agent: WatchedAgent) -> None:
         monitor = agent.monitor
@@ -528,7 +550,7 @@ class Adapter:
         with self._lock:
             if self._agents.get(monitor.agent_id) is agent:
                 del self._agents[monitor.agent_id]
-            if not self._agents:
+            if all(one.monitor is self._given for one in self._agents.values()):
                 _open.discard(self)
 
     def end_idle(self) -> None:
@@ -537,12 +559,12 @@ class Adapter:
         if now - self._swept_at < IDLE_SECONDS / 10:
             return
         self._swept_at = now
-        for agent in self.agents:
-            is_over = agent.is_resting or agent.error is not None
-            if not agent.running_tools and now - agent.used_at >= (
-                IDLE_SECONDS if is_over else SILENT_SECONDS
-            ):
-                self._end(agent)
+        self._end(*filter(self._is_idle, self.agents))
+
+    def _is_idle(self, agent: WatchedAgent) -> bool:
+        is_over = agent.is_resting or agent.error is not None
+        longest = IDLE_SECONDS if is_over else SILENT_SECONDS
+        return not agent.running_tools and self.clock.monotonic() - agent.used_at >= longest
 
 
 _open: set[Adapter] = set()
@@ -555,8 +577,8 @@ def _close_all() -> None:
         adapter.close()
 
 
-def missing_extra(error: ModuleNotFoundError, module: str, extra: str) -> ImportError:
-    """Return the error for a framework that is not installed; any other one as it is.
+def missing_extra(error: ImportError, module: str, extra: str) -> ImportError:
+    """Return the error for a framework that is not installed or too old; any other one as it is.
 
     Args:
         error: What the import of the framework raised.
@@ -565,5 +587,44 @@ def missing_extra(error: ModuleNotFoundError, module: str, extra: str) -> Import
     """
     if (error.name or "").partition(".")[0] != module:
         return error
-    feature = f"ultramon.integrations.{extra.replace('-', '_')}"
-    return MissingExtraError(feature, extra, extra)
+    try:
+        refuse_older(extra)
+    except MissingExtraError as too_old:
+        return too_old
+    if not isinstance(error, ModuleNotFoundError):
+        return error
+    return MissingExtraError(_feature(extra), extra, extra)
+
+
+def refuse_older(extra: str) -> None:
+    """Refuse a framework whose version is below that of its extra, as other packages may hold it.
+
+    Raises:
+        MissingExtraError: It is too old; names both versions.
+    """
+    bound = next((one for one in _requirements() if one.endswith(f"extra == '{extra}'")), "")
+    package, _, needed = bound.partition(";")[0].strip().partition(">=")
+    if not needed:
+        return
+    try:
+        installed = version(package)
+    except PackageNotFoundError:
+        return
+    if _numbers(installed) < _numbers(needed):
+        raise MissingExtraError(_feature(extra), extra, extra, needed=needed, installed=installed)
+
+
+@cache
+def _requirements() -> list[str]:
+    try:
+        return [one.replace('"', "'") for one in requires("ultramon") or ()]
+    except PackageNotFoundError:  # not installed, but on the path
+        return []
+
+
+def _numbers(of_version: str) -> list[int]:
+    return [int(number) for number in re.findall(r"\d+", of_version)[:3]]
+
+
+def _feature(extra: str) -> str:
+    return f"ultramon.integrations.{extra.replace('-', '_')}"

@@ -188,6 +188,13 @@ class Session:
 
     def stop(self, outcome: str) -> bool:
         """End the agent and store its end; see `ContextMonitor.stop`."""
+        return self._end(outcome, self.writer.end)
+
+    def stop_here(self, outcome: str) -> bool:
+        """Do the same in this thread, where others end theirs at the same time."""
+        return self._end(outcome, self.writer.end_here)
+
+    def _end(self, outcome: str, store: Callable[[], bool]) -> bool:
         self.lifecycle.require("stop")
         with self.state.lock:
             if not self.record.active:
@@ -198,7 +205,7 @@ class Session:
             event = self.writer.event("agent_stopped", outcome=outcome)
         stored = False
         try:
-            stored = self.writer.end()
+            stored = store()
         finally:
             self._emit([event], stored=stored)
         return stored

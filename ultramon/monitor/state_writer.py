@@ -128,8 +128,22 @@ class StateWriter:
         try:
             return self.commit(patiently=True)
         finally:
-            if not self.muted:
-                self._saver.discard(self, saved=self.is_stored and not self._outbox)
+            self._leave()
+
+    def end_here(self) -> bool:
+        """Do the same in this thread, once: what the store refuses is tried again later."""
+        if self.muted:
+            return False
+        with self._state.lock:
+            self._dirty = True
+        try:
+            return self.save(durable=True) and self.is_stored
+        finally:
+            self._leave()
+
+    def _leave(self) -> None:
+        if not self.muted:
+            self._saver.discard(self, saved=self.is_stored and not self._outbox)
 
     @property
     def is_stored(self) -> bool:
