@@ -363,19 +363,33 @@ class WorkspaceError(UltramonError, RuntimeError):
 
 
 class MissingExtraError(UltramonError, ImportError):
-    """An optional dependency is needed and not installed.
+    """An optional dependency is needed and not installed, or too old.
 
     Attributes:
         feature: The feature that needs it.
-        package: The missing package.
+        package: The package.
         extra: The extra of ultramon that installs it.
+        needed: The oldest version that will do; None = not said.
+        installed: The version that is too old; None = the package is missing.
     """
 
-    def __init__(self, feature: str, package: str, extra: str) -> None:
+    def __init__(
+        self,
+        feature: str,
+        package: str,
+        extra: str,
+        *,
+        needed: str | None = None,
+        installed: str | None = None,
+    ) -> None:
         self.feature = feature
         self.package = package
         self.extra = extra
-        super().__init__(f"{feature} needs {package}: pip install 'ultramon[{extra}]'")
+        self.needed = needed
+        self.installed = installed
+        wanted = f"{package} {needed} or newer" if needed else package
+        found = f", {installed} is installed" if installed else ""
+        super().__init__(f"{feature} needs {wanted}{found}: pip install 'ultramon[{extra}]'")
 
 
 class StateError(UltramonError):

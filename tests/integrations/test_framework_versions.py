@@ -1,10 +1,13 @@
 """The versions of frameworks that `make frameworks` tests, the page names, and pip is asked for."""
 
 import re
-from importlib import util
+import sys
+from importlib import import_module, util
 
 import pytest
 from helpers import ROOT
+
+from ultramon import MissingExtraError
 
 spec = util.spec_from_file_location("frameworks", ROOT / "scripts" / "frameworks.py")
 frameworks = util.module_from_spec(spec)
@@ -47,3 +50,19 @@ def test_an_unknown_framework_is_refused_with_those_there_are():
     """A misspelt name installs nothing."""
     with pytest.raises(SystemExit, match="langchian is none of langchain, "):
         frameworks.main(["langchian"])
+
+
+@pytest.mark.parametrize("name", [name for name in ROWS if ROWS[name].extra not in ("dev", "mcp")])
+def test_a_framework_that_is_too_old_is_named_with_the_needed_version(name, tmp_path, monkeypatch):
+    """Other packages may hold it back: the error says what is there, what is needed, what to do."""
+    package, oldest = frameworks.find_requirement(ROWS[name])
+    about = tmp_path / f"{package.replace('-', '_')}-0.0.9.dist-info"
+    about.mkdir()
+    (about / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {package}\nVersion: 0.0.9\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    module = f"ultramon.integrations.{ROWS[name].extra.replace('-', '_')}"
+    monkeypatch.delitem(sys.modules, module, raising=False)
+    with pytest.raises(MissingExtraError) as caught:
+        import_module(module)
+    said = f"{module} needs {name} {oldest} or newer, 0.0.9 is installed: pip install"
+    assert str(caught.value) == f"{said} 'ultramon[{name}]'"

@@ -9,15 +9,17 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, cast
 
 from ultramon.handoff import HandedOffError
-from ultramon.integrations.adapter import Adapter, missing_extra
+from ultramon.integrations.adapter import Adapter, missing_extra, refuse_older
 from ultramon.system.environment import disabled
 
 try:
     import claude_agent_sdk as sdk
     from anyio import Lock
     from anyio.to_thread import run_sync
-except ModuleNotFoundError as error:
+except ImportError as error:
     raise missing_extra(error, "claude_agent_sdk", "claude-agent-sdk") from error
+else:
+    refuse_older("claude-agent-sdk")
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, AsyncIterable, AsyncIterator, Iterable

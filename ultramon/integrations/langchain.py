@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any, NotRequired, Self
 
 from ultramon.errors import ConfigurationError
 from ultramon.handoff import HandedOffError
-from ultramon.integrations.adapter import Adapter, current_agent, missing_extra
+from ultramon.integrations.adapter import Adapter, current_agent, missing_extra, refuse_older
 from ultramon.integrations.message_texts import texts_in
 
 try:
@@ -21,8 +21,10 @@ try:
     from langgraph.config import get_config
     from langgraph.errors import GraphBubbleUp
     from langgraph.types import Command
-except ModuleNotFoundError as error:
+except ImportError as error:
     raise missing_extra(error, "langchain", "langchain") from error
+else:
+    refuse_older("langchain")
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Iterator

@@ -5,14 +5,16 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING, Any
 
-from ultramon.integrations.adapter import missing_extra
+from ultramon.integrations.adapter import missing_extra, refuse_older
 from ultramon.integrations.reading_adapter import ReadingAdapter
 
 try:
     from litellm import model_cost
     from litellm.integrations.custom_logger import CustomLogger
-except ModuleNotFoundError as error:
+except ImportError as error:
     raise missing_extra(error, "litellm", "litellm") from error
+else:
+    refuse_older("litellm")
 
 if TYPE_CHECKING:
     from typing import Unpack

@@ -12,7 +12,7 @@ from weakref import WeakKeyDictionary, WeakValueDictionary
 
 from ultramon.errors import ConfigurationError
 from ultramon.handoff import HandedOffError
-from ultramon.integrations.adapter import Adapter, current_agent, missing_extra
+from ultramon.integrations.adapter import Adapter, current_agent, missing_extra, refuse_older
 from ultramon.integrations.message_texts import texts_in
 
 try:
@@ -25,8 +25,10 @@ try:
         set_default_agent_runner,
     )
     from agents.tool import default_tool_error_function
-except ModuleNotFoundError as error:
+except ImportError as error:
     raise missing_extra(error, "agents", "openai-agents") from error
+else:
+    refuse_older("openai-agents")
 
 if TYPE_CHECKING:
     from collections.abc import Iterable

@@ -7,13 +7,15 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from ultramon.handoff import HandedOffError
-from ultramon.integrations.adapter import Adapter, missing_extra
+from ultramon.integrations.adapter import Adapter, missing_extra, refuse_older
 
 try:
     from pydantic_ai.capabilities import AbstractCapability, CapabilityOrdering
     from pydantic_ai.messages import ModelRequest, UserPromptPart
-except ModuleNotFoundError as error:
+except ImportError as error:
     raise missing_extra(error, "pydantic_ai", "pydantic-ai") from error
+else:
+    refuse_older("pydantic-ai")
 
 if TYPE_CHECKING:
     from typing import Unpack
