@@ -5,11 +5,12 @@ from __future__ import annotations
 import asyncio
 
 import pytest
-from helpers.frameworks import Run, Script
+from helpers.frameworks import NOTE, Run, Script
 from helpers.frameworks.pydantic_ai import ServedModel, make_agent
-from pydantic_ai import Agent
+from pydantic_ai import Agent, DeferredToolRequests, DeferredToolResults
 from pydantic_ai.capabilities import AbstractCapability
 from pydantic_ai.messages import CompactionPart, ModelRequest
+from pydantic_ai.usage import RequestUsage
 
 from ultramon import create_context_monitor
 from ultramon.integrations.pydantic_ai import ContextCapability
@@ -96,3 +97,101 @@ def test_a_conversation_goes_on_with_the_users_own_monitor(run):
         assert monitor.get_state().estimated_tokens == 20_000
     (state,) = run.states()
     assert (state.agent_id, state.outcome) == ("talk", "completed")
+
+
+def replies_only(script):
+    """Serve every turn as a reply without a tool call."""
+    next_turn = script.next_turn
+    script.next_turn = lambda request: (*next_turn(request)[:2], False)
+
+
+def test_a_conversation_comes_back_with_its_last_reading(run):
+    """By its history, in another object as in another process, and it is not told again."""
+    run.outer.turns = ((80_000, 10), (81_000, 10), (82_000, 10))
+    run.choices = {"tell": True}
+    replies_only(run.outer)
+    history, readings = None, []
+    serve = run.outer.next_turn
+
+    def look(request):
+        (one,) = watched.adapter.agents
+        readings.append(one.monitor.get_state().estimated_tokens)
+        return serve(request)
+
+    run.outer.next_turn = look
+    for _number in range(3):
+        watched = ContextCapability(**run.adapter_choices())
+        agent = make_agent(run, run.outer, watched)
+        history = agent.run_sync("Go.", message_history=history).all_messages()
+        assert watched.adapter.agents == []
+    assert readings == [0, 80_000, 81_000]
+    (state,) = run.states()
+    assert (state.estimated_tokens, state.epoch) == (82_000, 1)
+    assert [NOTE in request for request in run.outer.requests] == [False, True, False]
+
+
+def test_a_capability_made_for_each_run_does_not_tell_again(run):
+    """What was told is the monitor's, whoever watches it."""
+    run.outer.turns = ((80_000, 10), (81_000, 10), (82_000, 10))
+    replies_only(run.outer)
+    with create_context_monitor("mine", **run.adapter_choices()) as monitor:
+        for _number in range(3):
+            make_agent(run, run.outer, ContextCapability(monitor, tell=True)).run_sync("Go.")
+    assert [NOTE in request for request in run.outer.requests] == [False, True, False]
+
+
+def test_conversations_are_never_mixed(run):
+    """Two users' ids are two agents; so are two agents in one conversation."""
+    run.outer.turns = tuple((1_000 * number, 10) for number in range(1, 6))
+    replies_only(run.outer)
+    watched = ContextCapability(**run.adapter_choices())
+    model = ServedModel(run.outer)
+    for conversation, name in (("a", "x"), ("b", "x"), ("a", "y")):
+        agent = Agent(model, name=name, capabilities=[watched])
+        agent.run_sync("Go.", conversation_id=conversation)
+    assert len(run.states()) == 3
+
+
+def test_a_run_that_asks_for_approval_waits_and_goes_on(run):
+    """It is the same agent when the answer comes."""
+    run.outer.turns = ((10_000, 50), (20_000, 60))
+    watched = ContextCapability(**run.adapter_choices())
+    agent = Agent(
+        ServedModel(run.outer), capabilities=[watched], output_type=[str, DeferredToolRequests]
+    )
+    agent.tool_plain(requires_approval=True)(look)
+    asked = agent.run_sync("Go.")
+    (state,) = run.states()
+    assert (state.phase, state.active, state.estimated_tokens) == ("waiting", True, 10_000)
+    answers = DeferredToolResults(
+        approvals={call.tool_call_id: True for call in asked.output.approvals}
+    )
+    agent.run_sync(message_history=asked.all_messages(), deferred_tool_results=answers)
+    (answered,) = run.states()
+    assert (answered.agent_id, answered.outcome) == (state.agent_id, "completed")
+    assert answered.estimated_tokens == 20_000
+
+
+def look() -> str:
+    """Look."""
+    return "seen"
+
+
+class Silent(ServedModel):
+    """States no usage, where `FunctionModel` would state an estimate of its own."""
+
+    async def request(self, *given):
+        response = await super().request(*given)
+        response.usage = RequestUsage()
+        return response
+
+
+def test_a_model_that_reports_no_usage_is_estimated(run):
+    """The messages and the reply are counted, and labelled so."""
+    run.outer.look = lambda: "word " * 1_000
+    agent = make_agent(run, run.outer, ContextCapability(**run.adapter_choices()))
+    agent.model = Silent(run.outer)
+    agent.run_sync("Go.")
+    (state,) = run.states()
+    assert state.tokens_source == "estimated"
+    assert 3_000 < state.estimated_tokens < 8_000

@@ -199,18 +199,17 @@ class MonitorGauge(Gauge):
     def recount(self, given: int | Iterable[str]) -> None:
         """Take an estimate of the whole window: a count, or the texts in it.
 
-        Changes nothing in an epoch in which a provider has reported: an estimate that starts from
-        its count is better.
+        In an epoch in which a provider has reported only a larger number counts: texts do not hold
+        all that it counted.
         """
         tracker, now = self._tracker, self._clock.now()
-        if tracker.source != "estimated":
+        texts = [] if isinstance(given, int) else list(given)
+        tokens = given if isinstance(given, int) else sum(map(tracker.estimate, texts))
+        if tracker.source != "estimated" and tokens <= tracker.tokens:
             return
-        if isinstance(given, int):
-            tracker.start_epoch(given, now)
-        else:
-            tracker.start_epoch(0, now)
-            for text in given:
-                tracker.add(text, MESSAGES)
+        tracker.start_epoch(given if isinstance(given, int) else 0, now)
+        for text in texts:
+            tracker.add(text, MESSAGES)
         self.record.measured_at = now
         self._history.record(tracker.tokens, now, reported=False)
 

@@ -356,6 +356,7 @@ class Adapter:
         self._choices = choices
         self._agents: dict[str, WatchedAgent] = {}
         self._lock = threading.Lock()
+        self._own: str | None = None
         self._swept_at = self.clock.monotonic()
         self._has_checked_trigger = trigger_tokens is None
         self.nobody = WatchedAgent(self, None, is_child=False)
@@ -464,9 +465,19 @@ class Adapter:
     def conversation_id(self, *names: str) -> str:
         """Return the id of a conversation's agent: the same in every process of the run.
 
+        The first one of a process that has an ``ULTRAMON_AGENT_ID`` is that agent.
+
         Args:
             names: What names it in its framework; other names are another agent.
         """
+        derived, own = self.derived_id(*names), os.environ.get("ULTRAMON_AGENT_ID")
+        if not own or current_agent() is not None or self._own not in (None, derived):
+            return derived
+        self._own = derived
+        return own
+
+    def derived_id(self, *names: str) -> str:
+        """Return the id that names lead to, whatever the process is; as `conversation_id`."""
         run = self._choices.get("run") or os.environ.get("ULTRAMON_RUN") or "default"
         named = "\0".join((self.framework, run, *names)).encode("utf-8", "surrogatepass")
         kind = "-".join(self.framework.lower().split())

@@ -150,6 +150,8 @@ class ContextPlugin(BasePlugin):  # type: ignore[misc, unused-ignore]
             known = self._waiting.get((session, name))
             if known is not None and known.active:
                 agent_id = known.active.agent_id
+            elif agents:
+                agent_id = self.adapter.derived_id(*session, name)
             else:
                 agent_id = self.adapter.conversation_id(*session, name)
             given = {"name": name, "alone": True, "is_new": is_new}

@@ -255,7 +255,7 @@ class _Nested:
             if parent.monitor is None:
                 return self._adapter.nobody
             # A person's answer has the tool called again, for the same graph.
-            agent_id = self._adapter.conversation_id(parent.monitor.agent_id, path)
+            agent_id = self._adapter.derived_id(parent.monitor.agent_id, path)
             with parent.inside():
                 agent = self._adapter.begin(agent_id, name=name)
             agent.can_tell = False

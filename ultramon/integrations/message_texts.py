@@ -12,6 +12,7 @@ _BODIES = ("content", "parts", "text")
 _CALLS = (
     "tool_calls",
     "function",
+    "message",
     "function_call",
     "function_response",
     "response",

@@ -8,8 +8,10 @@ from typing import TYPE_CHECKING, Any
 
 from ultramon.handoff import HandedOffError
 from ultramon.integrations.adapter import Adapter, missing_extra, refuse_older
+from ultramon.integrations.message_texts import texts_in
 
 try:
+    from pydantic_ai import DeferredToolRequests
     from pydantic_ai.capabilities import AbstractCapability, CapabilityOrdering
     from pydantic_ai.messages import ModelRequest, UserPromptPart
 except ImportError as error:
@@ -31,8 +33,9 @@ if TYPE_CHECKING:
 class ContextCapability(AbstractCapability[Any]):
     """Watches the runs of an agent: ``Agent(model, capabilities=[ContextCapability()])``.
 
-    A run is an agent. One that a tool runs, with a capability of its own, is its child. The
-    capability is innermost, so that it measures what is really sent.
+    A run is an agent; the next run of its conversation, by ``conversation_id`` or its history, is
+    the same agent with its last reading. One that a tool runs, with a capability of its own, is its
+    child. The capability is innermost, so that it measures what is really sent.
 
     Args:
         monitor: The monitor of the outermost agent, already started; None = one is made.
@@ -66,15 +69,23 @@ class _Run(AbstractCapability[Any]):
     async def wrap_run(self, ctx: RunContext[Any], *, handler: Any) -> AgentRunResult[Any]:
         """Start the agent, and end it with the run."""
         name = ctx.agent.name if ctx.agent is not None else None
-        self._agent = await asyncio.to_thread(self.adapter.begin, name=name)
+        conversation = getattr(ctx, "conversation_id", None)
+        agent_id = self.adapter.conversation_id(conversation, name or "") if conversation else None
+        self._agent = await asyncio.to_thread(
+            self.adapter.begin, agent_id, name=name, alone=True, is_new=not ctx.messages
+        )
+        goes_on = False
         try:
             result: AgentRunResult[Any] = await handler()
         except BaseException as error:
             if not isinstance(error, HandedOffError) or error.handoff is not self._agent.handoff:
                 self._agent.failed(error)
             raise
+        else:
+            # A person is asked, or another program: the next run has the answers.
+            goes_on = isinstance(result.output, DeferredToolRequests)
         finally:
-            await asyncio.to_thread(self.adapter.finish, self._agent)
+            await asyncio.to_thread(self.adapter.finish, self._agent, goes_on=goes_on)
         return result
 
     async def before_model_request(
@@ -104,7 +115,7 @@ class _Run(AbstractCapability[Any]):
         response: ModelResponse,
     ) -> ModelResponse:
         """Read what the request used."""
-        self._agent.after_call(response)
+        self._agent.after_call(response, lambda: texts_in([*request_context.messages, response]))
         return response
 
     async def on_model_request_error(
