@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from contextlib import aclosing
+import asyncio
+from contextlib import aclosing, suppress
 from copy import copy
 from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, cast
 
+from ultramon.errors import UltramonError
 from ultramon.handoff import HandedOffError
 from ultramon.integrations.adapter import Adapter, missing_extra, refuse_older
 from ultramon.system.environment import disabled
@@ -46,7 +48,8 @@ _MAIN = "main"
 class ContextHooks:
     """Watches sessions: ``async with watched.client(options) as client`` or ``watched.query(…)``.
 
-    A session is an agent, which waits between its turns; a subagent is its child.
+    A session is an agent, which waits between its turns; one that is resumed is the same agent
+    with its last reading. A subagent is its child.
 
     Args:
         monitor: The monitor of the session, already started; None = one is made.
@@ -84,22 +87,49 @@ class ContextHooks:
     ) -> AsyncIterator[Message]:
         """Do what the SDK's `query` does; the arguments are the same.
 
+        A program that raises in the loop, or leaves it before the result, has failed its agent.
+
         Raises:
             HandedOffError: ``on_return`` ended the turn; its result has been given.
         """
         session = _Session(self.adapter)
+        reader = _current_task()
         messages = sdk.query(prompt=prompt, options=session.add_to(options), transport=transport)
         try:
             async with aclosing(cast("AsyncGenerator[Message]", messages)):
-                async for message in messages:
-                    await session.read(message)
-                    yield message
+                try:
+                    async for message in messages:
+                        await session.read(message)
+                        yield message
+                except (GeneratorExit, asyncio.CancelledError) as stopped:
+                    # A loop that ends closes what its tasks have left, and cancels that too.
+                    if isinstance(stopped, GeneratorExit) or _current_task() is not reader:
+                        session.left(_raised(reader))
+                    raise
             session.check()
-        except Exception as error:
-            session.failed(error)
+        except BaseException as error:
+            if not session.is_left:
+                session.failed(error)
             raise
         finally:
             await session.finish()
+
+
+class LeftQueryError(UltramonError):
+    """A program left `ContextHooks.query` before the result of its turn."""
+
+
+def _current_task() -> asyncio.Task[Any] | None:
+    with suppress(RuntimeError):  # another library's loop
+        return asyncio.current_task()
+    return None
+
+
+def _raised(reader: asyncio.Task[Any] | None) -> BaseException | None:
+    """Return what the task raised that read a query and has left it; None = nothing, or later."""
+    if reader is None or not reader.done():
+        return None
+    return asyncio.CancelledError() if reader.cancelled() else reader.exception()
 
 
 class _Client(sdk.ClaudeSDKClient):
@@ -150,6 +180,9 @@ class _Session:
         self._callers: dict[str, WatchedAgent] = {}
         """Running calls of the program's own tools."""
         self._tools: dict[str, str] = {}
+        self.has_result = False
+        self.is_left = False
+        self._session_id: str | None = None
         self._model = ""
         self._windows: dict[str, int] = {}
 
@@ -196,7 +229,9 @@ class _Session:
                     agent = await run_sync(partial(self._adapter.begin, name=name))
             else:
                 known = None if agent is None or agent.monitor is None else agent.monitor.agent_id
-                agent = await run_sync(self._adapter.begin, known)
+                if known is None and self._session_id:
+                    known = self._adapter.conversation_id(self._session_id)
+                agent = await run_sync(partial(self._adapter.begin, known, alone=True))
             self._agents[agent_id] = agent
         return agent
 
@@ -207,6 +242,7 @@ class _Session:
     async def _hook(self, given: dict[str, Any], call_id: str | None, _context: Any) -> Any:
         """Add the facts to the next request of an agent, or end its run before that."""
         event, call_id = given["hook_event_name"], call_id or ""
+        self._session_id = self._session_id or given.get("session_id")
         agent = await self._agent(
             given.get("agent_id") or _MAIN,
             given.get("agent_type"),
@@ -233,6 +269,10 @@ class _Session:
 
     async def read(self, message: Message) -> None:
         """Take what a message says of the window of an agent."""
+        self.has_result = isinstance(message, sdk.ResultMessage)
+        if self._session_id is None:
+            said = message.data if isinstance(message, sdk.SystemMessage) else vars(message)
+            self._session_id = said.get("session_id")
         if isinstance(message, sdk.TaskStartedMessage):
             self._children[message.tool_use_id or ""] = message.task_id
         elif isinstance(message, sdk.TaskUpdatedMessage | sdk.TaskNotificationMessage):
@@ -301,6 +341,16 @@ class _Session:
         if agent is not None and not isinstance(error, HandedOffError):
             agent.failed(error)
 
+    def left(self, error: BaseException | None) -> None:
+        """Note that the program reads no further.
+
+        Args:
+            error: What it raised; None = nothing that is known.
+        """
+        self.is_left = True
+        if error is not None or not self.has_result:
+            self.failed(error or LeftQueryError("the program left before the result"))
+
     def check(self) -> None:
         """Raise behind a turn that was ended here.
 
@@ -313,5 +363,12 @@ class _Session:
 
     async def finish(self) -> None:
         """End the agents of the session, subagents first."""
-        for agent in reversed(self._agents.values()):
-            await run_sync(self._adapter.finish, agent)
+        agents = list(reversed(self._agents.values()))
+        try:
+            for agent in agents:
+                await run_sync(self._adapter.finish, agent)
+        except BaseException:
+            # A loop that ends cancels what closes the queries that a program left.
+            for agent in agents:
+                self._adapter.finish(agent)
+            raise
