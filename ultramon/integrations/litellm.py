@@ -6,10 +6,11 @@ import asyncio
 from typing import TYPE_CHECKING, Any
 
 from ultramon.integrations.adapter import missing_extra, refuse_older
+from ultramon.integrations.message_texts import texts_in
 from ultramon.integrations.reading_adapter import ReadingAdapter
 
 try:
-    from litellm import model_cost
+    from litellm import model_cost, token_counter
     from litellm.integrations.custom_logger import CustomLogger
 except ImportError as error:
     raise missing_extra(error, "litellm", "litellm") from error
@@ -54,7 +55,14 @@ class ContextLogger(CustomLogger):  # type: ignore[misc, unused-ignore]
         agent = self._agent(kwargs)
         model = kwargs.get("model")
         agent.uses_model(model, (model_cost.get(model) or {}).get("max_input_tokens"))
-        agent.after_call(response_obj)
+        messages = kwargs.get("messages") or []
+        own_count = _own_count(kwargs, response_obj)
+        if own_count is None:
+            agent.after_call(
+                response_obj, lambda: texts_in([messages, getattr(response_obj, "choices", None)])
+            )
+        else:
+            agent.after_call({"usage": None}, lambda: own_count)
 
     def log_failure_event(
         self, kwargs: dict[str, Any], response_obj: Any, start_time: Any, end_time: Any
@@ -73,3 +81,17 @@ class ContextLogger(CustomLogger):  # type: ignore[misc, unused-ignore]
     def _agent(self, kwargs: dict[str, Any]) -> WatchedAgent:
         metadata = (kwargs.get("litellm_params") or {}).get("metadata") or {}
         return self.adapter.agent_of_call(metadata.get("agent_id"), metadata.get("parent_id"))
+
+
+def _own_count(kwargs: dict[str, Any], response: Any) -> int | None:
+    """Return the tokens of a stream that LiteLLM counted by itself; None where a provider did.
+
+    Some versions do where the provider sends no usage, and nothing tells their number from one of
+    the provider but that it is what LiteLLM counts.
+    """
+    options = (kwargs.get("optional_params") or {}).get("stream_options") or {}
+    stated = getattr(getattr(response, "usage", None), "prompt_tokens", None)
+    if not kwargs.get("stream") or options.get("include_usage") or not stated:
+        return None
+    counted = token_counter(model=kwargs.get("model") or "", messages=kwargs.get("messages") or [])
+    return int(stated) if counted == stated else None
