@@ -99,6 +99,11 @@ def test_a_conversation_goes_on_with_the_users_own_monitor(run):
     assert (state.agent_id, state.outcome) == ("talk", "completed")
 
 
+def ask(agent, question="Go.", **given):
+    """Run an agent once."""
+    return asyncio.run(agent.run(question, **given))
+
+
 def replies_only(script):
     """Serve every turn as a reply without a tool call."""
     next_turn = script.next_turn
@@ -122,7 +127,7 @@ def test_a_conversation_comes_back_with_its_last_reading(run):
     for _number in range(3):
         watched = ContextCapability(**run.adapter_choices())
         agent = make_agent(run, run.outer, watched)
-        history = agent.run_sync("Go.", message_history=history).all_messages()
+        history = ask(agent, message_history=history).all_messages()
         assert watched.adapter.agents == []
     assert readings == [0, 80_000, 81_000]
     (state,) = run.states()
@@ -136,7 +141,7 @@ def test_a_capability_made_for_each_run_does_not_tell_again(run):
     replies_only(run.outer)
     with create_context_monitor("mine", **run.adapter_choices()) as monitor:
         for _number in range(3):
-            make_agent(run, run.outer, ContextCapability(monitor, tell=True)).run_sync("Go.")
+            ask(make_agent(run, run.outer, ContextCapability(monitor, tell=True)))
     assert [NOTE in request for request in run.outer.requests] == [False, True, False]
 
 
@@ -148,7 +153,7 @@ def test_conversations_are_never_mixed(run):
     model = ServedModel(run.outer)
     for conversation, name in (("a", "x"), ("b", "x"), ("a", "y")):
         agent = Agent(model, name=name, capabilities=[watched])
-        agent.run_sync("Go.", conversation_id=conversation)
+        ask(agent, conversation_id=conversation)
     assert len(run.states()) == 3
 
 
@@ -160,13 +165,13 @@ def test_a_run_that_asks_for_approval_waits_and_goes_on(run):
         ServedModel(run.outer), capabilities=[watched], output_type=[str, DeferredToolRequests]
     )
     agent.tool_plain(requires_approval=True)(look)
-    asked = agent.run_sync("Go.")
+    asked = ask(agent)
     (state,) = run.states()
     assert (state.phase, state.active, state.estimated_tokens) == ("waiting", True, 10_000)
     answers = DeferredToolResults(
         approvals={call.tool_call_id: True for call in asked.output.approvals}
     )
-    agent.run_sync(message_history=asked.all_messages(), deferred_tool_results=answers)
+    ask(agent, None, message_history=asked.all_messages(), deferred_tool_results=answers)
     (answered,) = run.states()
     assert (answered.agent_id, answered.outcome) == (state.agent_id, "completed")
     assert answered.estimated_tokens == 20_000
@@ -191,7 +196,7 @@ def test_a_model_that_reports_no_usage_is_estimated(run):
     run.outer.look = lambda: "word " * 1_000
     agent = make_agent(run, run.outer, ContextCapability(**run.adapter_choices()))
     agent.model = Silent(run.outer)
-    agent.run_sync("Go.")
+    ask(agent)
     (state,) = run.states()
     assert state.tokens_source == "estimated"
     assert 3_000 < state.estimated_tokens < 8_000

@@ -33,7 +33,7 @@ from ultramon.system.environment import disabled
 from ultramon.system.ids import generate_agent_id
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator
+    from collections.abc import Callable, Iterable, Iterator, Sequence
     from typing import Unpack
 
     from ultramon.backends.base import Backend
@@ -123,6 +123,8 @@ class WatchedAgent:
         self._telling: int | None = None
         self._is_compacted = False
         self._last_words = ""
+        self._first: object = None
+        self._seen = 0
         self._model: str | None = None
         self._window_tokens: int | None = None
 
@@ -232,6 +234,17 @@ class WatchedAgent:
         if monitor is not None:
             monitor.checkpoint()
             monitor.record_compaction(tokens_after)
+
+    def unseen(self, items: Sequence[Any]) -> Sequence[Any]:
+        """Return what has come since the last call of this; all where the first one is another.
+
+        For looking through a history without walking all of it at every call: what replaces
+        messages replaces the first ones.
+        """
+        first = items[0] if items else None
+        start = self._seen if first is self._first and self._seen <= len(items) else 0
+        self._first, self._seen = first, len(items)
+        return items[start:] if start else items
 
     def summarised(self, summary_id: str | None) -> None:
         """Begin a new epoch where a summary is in the request that was not there before."""

@@ -21,7 +21,7 @@ else:
     refuse_older("google-adk")
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Sequence
     from typing import Unpack
 
     from ultramon.integrations.adapter import Choices, WatchedAgent
@@ -66,7 +66,7 @@ class ContextPlugin(BasePlugin):  # type: ignore[misc, unused-ignore]
     async def before_model_callback(self, *, callback_context: Any, llm_request: Any) -> Any:
         """Add the facts to what is sent, or answer for the model, to end the run."""
         agent = await self._agent(callback_context)
-        agent.summarised(_summary_id(callback_context.session.events))
+        agent.summarised(_summary_id(agent.unseen(callback_context.session.events)))
         if agent.should_end or agent.handoff is not None:
             text = await asyncio.to_thread(agent.last_reply)
             assert agent.handoff is not None
@@ -183,7 +183,7 @@ def _session_of(context: Any) -> _Session:
     return session.app_name, session.user_id, session.id
 
 
-def _summary_id(events: list[Any]) -> str | None:
+def _summary_id(events: Sequence[Any]) -> str | None:
     for event in reversed(events):
         if event.actions and event.actions.compaction:
             return str(event.id)

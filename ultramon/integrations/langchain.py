@@ -27,7 +27,7 @@ else:
     refuse_older("langchain")
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Iterator
+    from collections.abc import Awaitable, Callable, Iterator, Sequence
     from typing import Unpack
     from uuid import UUID
 
@@ -193,7 +193,7 @@ class ContextMiddleware(AgentMiddleware[WatchedState, Any]):
 
     def _prepare(self, request: ModelRequest[Any]) -> tuple[WatchedAgent, ModelRequest[Any]]:
         agent, model = self._agent(request.state), request.model
-        agent.summarised(_summary_id(request.messages))
+        agent.summarised(_summary_id(agent.unseen(request.messages)))
         if agent.should_end:
             return agent, request
         name = getattr(model, "model_name", None) or getattr(model, "model", None)
@@ -483,7 +483,7 @@ def _last_reply(agent: WatchedAgent) -> AIMessage:
     return AIMessage(text, additional_kwargs={"ultramon_handoff_id": agent.handoff.handoff_id})
 
 
-def _summary_id(messages: list[Any]) -> str | None:
+def _summary_id(messages: Sequence[Any]) -> str | None:
     for message in messages:
         if message.additional_kwargs.get("lc_source") == "summarization":
             return str(message.id)

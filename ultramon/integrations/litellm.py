@@ -70,17 +70,27 @@ class ContextLogger(CustomLogger):  # type: ignore[misc, unused-ignore]
         """Learn the limit from a request that was too long."""
         self._agent(kwargs).failed(kwargs["exception"])
 
-    async def async_log_success_event(self, *given: Any, **named: Any) -> None:
-        """Do the same for a call in an event loop."""
-        await asyncio.to_thread(self.log_success_event, *given, **named)
+    async def async_log_success_event(
+        self, kwargs: dict[str, Any], response_obj: Any, start_time: Any, end_time: Any
+    ) -> None:
+        """Do the same for a call in an event loop, which does not wait for a start."""
+        given = kwargs, response_obj, start_time, end_time
+        if self.adapter.knows(_metadata(kwargs).get("agent_id")):
+            self.log_success_event(*given)
+        else:
+            await asyncio.to_thread(self.log_success_event, *given)
 
     async def async_log_failure_event(self, *given: Any, **named: Any) -> None:
         """Do the same for a call in an event loop."""
         await asyncio.to_thread(self.log_failure_event, *given, **named)
 
     def _agent(self, kwargs: dict[str, Any]) -> WatchedAgent:
-        metadata = (kwargs.get("litellm_params") or {}).get("metadata") or {}
+        metadata = _metadata(kwargs)
         return self.adapter.agent_of_call(metadata.get("agent_id"), metadata.get("parent_id"))
+
+
+def _metadata(kwargs: dict[str, Any]) -> dict[str, Any]:
+    return (kwargs.get("litellm_params") or {}).get("metadata") or {}
 
 
 def _own_count(kwargs: dict[str, Any], response: Any) -> int | None:

@@ -20,6 +20,7 @@ else:
     refuse_older("pydantic-ai")
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
     from typing import Unpack
 
     from pydantic_ai import AgentRunResult, RunContext
@@ -97,7 +98,7 @@ class _Run(AbstractCapability[Any]):
             HandedOffError: The agent should return, and its user wants the run to end then.
         """
         agent = self._agent
-        agent.summarised(_compaction_id(request_context.messages))
+        agent.summarised(_compaction_id(agent.unseen(request_context.messages)))
         if agent.should_end:
             record = await asyncio.to_thread(agent.hand_off)
             raise HandedOffError(record.agent_id, record)
@@ -135,10 +136,10 @@ class _Run(AbstractCapability[Any]):
         return result
 
 
-def _compaction_id(messages: list[Any]) -> str | None:
-    for number, message in enumerate(messages):
+def _compaction_id(messages: Sequence[Any]) -> str | None:
+    for message in messages:
         for part in message.parts:
             if part.part_kind == "compaction":
                 # A summary that the application wrote has no id.
-                return str(part.id or f"{number}:{hash(part.content)}")
+                return str(part.id or hash(part.content))
     return None

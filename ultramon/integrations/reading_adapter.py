@@ -57,6 +57,11 @@ class ReadingAdapter(Adapter):
                 self._nameless_id = agent.monitor.agent_id
         return agent
 
+    def knows(self, agent_id: str | None = None) -> bool:
+        """Whether the agent of a call has begun, so that asking for it does not block."""
+        agent = self.get(agent_id or self._nameless_id or "")
+        return agent is not None and agent.active is not None
+
     @property
     def nameless(self) -> WatchedAgent | None:
         """The agent of calls that name none, without blocking; None before it begins."""

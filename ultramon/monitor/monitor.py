@@ -662,8 +662,9 @@ class ContextMonitor:
 
     def _enter_phase(self, phase: str) -> None:
         self._lifecycle.require(phase)
-        self._record.phase = phase
-        self._writer.changed(TASK_SAVE_SECONDS)
+        is_new, self._record.phase = phase != self._record.phase, phase
+        # The same again is progress, and is saved with other progress: some say it at each call.
+        self._writer.changed(TASK_SAVE_SECONDS if is_new else None)
 
     def update_heartbeat(self, *, patiently: bool = False) -> bool:
         """Save the state now. Heartbeats come by themselves; this is for a sign in between.
