@@ -11,12 +11,14 @@ from pathlib import Path
 
 from ultramon.alerts.config import AlertConfig
 from ultramon.context.config import ContextConfig
+from ultramon.context.shared_levels import SharedLevels
 from ultramon.server.workers.webhooks import SETTINGS, TARGET_SETTINGS
 from ultramon.system.environment import VARIABLES
 from ultramon.system.settings import REQUIRED, Setting
 
 DOCS = Path(__file__).parent.parent / "docs" / "settings.md"
 TABLES = {
+    "levels": SharedLevels.settings,
     "context": ContextConfig.settings,
     "alerts": AlertConfig.settings,
     "webhooks": SETTINGS,

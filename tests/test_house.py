@@ -376,7 +376,7 @@ A_MONITOR_LOADS = {
     "backends.local": "backend claims connection credentials event_rows inbox_flags journal"
     " journal_clock level_marks message_rows queue registry route_rows schema state_files",
     "context": "config estimator estimator_weights forecast gauge ladder level_machine"
-    " levels limits model_windows monitor_gauge note provider_usage tracker",
+    " levels limits model_windows monitor_gauge note provider_usage shared_levels tracker",
     "monitor": "async_twins background late_models lifecycle live_state monitor session"
     " state_writer",
     "notices": "levels message message_rules permissions registration router texts",

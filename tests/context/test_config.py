@@ -276,7 +276,7 @@ def test_a_misspelt_table_is_answered_with_the_one_that_is_meant():
     toml("[contxt]\nwarning_threshold = 0.6\n")
     error = refused()
     assert (error.name, error.value, error.source) == ("table", "contxt", own_file())
-    assert error.allowed == "one of context, alerts, webhooks; did you mean context?"
+    assert error.allowed == "one of context, alerts, webhooks, levels; did you mean context?"
 
 
 @pytest.mark.parametrize(
@@ -308,7 +308,6 @@ def test_a_misspelt_variable_is_logged_with_the_one_that_is_meant(
 @pytest.mark.parametrize(
     ("variable", "meant"),
     [
-        ("ULTRAMON_LADDER", "ladder as a keyword or in ultramon.toml [context]"),
         ("ULTRAMON_LADDERS", "ladder as a keyword or in ultramon.toml [context]"),
         (
             "ULTRAMON_ALERT_ACTIONS",
@@ -327,6 +326,14 @@ def test_a_setting_without_a_variable_of_its_name_is_logged_with_what_is_meant(
     assert [record.getMessage() for record in caplog.records] == [
         f"{variable} is no variable of ultramon; did you mean {meant}?"
     ]
+
+
+def test_a_ladder_in_a_variable_is_refused_with_the_cure(monkeypatch):
+    """No variable holds a ladder: whoever sets one believes in rungs that are not there."""
+    monkeypatch.setenv("ULTRAMON_LADDER", "60,80")
+    wanted = r"ULTRAMON_LADDER='60,80' .*unset.*ULTRAMON_LEVELS=70,85.*\[context\] ladder"
+    with pytest.raises(ConfigurationError, match=wanted):
+        ContextConfig()
 
 
 def test_no_variable_of_ultramon_is_taken_for_a_misspelt_one(monkeypatch, caplog):

@@ -14,6 +14,7 @@ from ultramon.context.ladder import (
     Ladder,
     Rung,
 )
+from ultramon.context.shared_levels import VARIABLE, SharedLevels
 from ultramon.errors import ConfigurationError
 from ultramon.system.environment import is_yes
 from ultramon.system.settings import (
@@ -50,6 +51,8 @@ DEFAULT_ACTIONS = {
     STALE: "check the integration that reports it, e.g. with `ultramon doctor`",
 }
 STATUSES = tuple(DEFAULT_ACTIONS)
+_OF_SHARED = {WARNING: WARNING, CRITICAL: CAUTION}
+"""The level here by that of ``[levels]``: where monitors ask to return, alerts say *caution*."""
 
 _MAX_TEXT_CHARS = 500
 
@@ -110,8 +113,9 @@ class AlertConfig(Settings, table="alerts", none_is_default=True):
     A setting that is not given, or is None, comes from its environment variable
     (``ULTRAMON_ALERT_`` and the name in upper case, where docs/settings.md names no other), else
     from the table ``[alerts]`` of ``ultramon.toml`` (``ULTRAMON_CONFIG``, else the working
-    directory, else the user's configuration directory), else from the default here. A file in the
-    working directory that is not trusted can only have an agent alerted earlier.
+    directory, else the user's configuration directory), else from the default here; warning and
+    caution before that from the table ``[levels]``. A file in the working directory that is not
+    trusted can only have an agent alerted earlier.
 
     Raises:
         ConfigurationError: A value is out of range; names the value and its source.
@@ -178,7 +182,18 @@ class AlertConfig(Settings, table="alerts", none_is_default=True):
     def _name_refusal(self) -> None:
         log_refusal(self.refusal, log_problem)
 
+    def _shared_values(self) -> dict[str, tuple[Any, str]]:
+        levels = SharedLevels()
+        if levels.refusal:
+            log_refusal(levels.refusal, log_problem)
+        return {f"{_OF_SHARED[name]}_threshold": level for name, level in levels.ratios.items()}
+
     def _check_together(self) -> None:
+        shared, above = self._shared_source(CAUTION), self.critical_threshold
+        if shared and self.caution_threshold >= above:
+            percent, allowed = round(self.caution_threshold * 100), f"below {round(above * 100)}"
+            allowed += ", where `critical` of [alerts] begins: raise critical_threshold there"
+            raise ConfigurationError("levels critical", percent, allowed, shared)
         names = [f"{level}_threshold" for level in LEVELS]
         for below, name in pairwise(names):
             least = getattr(self, below)
@@ -186,6 +201,10 @@ class AlertConfig(Settings, table="alerts", none_is_default=True):
                 raise self._contradiction(name, f"above {below}={least}")
         rungs = [Rung(level, getattr(self, f"{level}_threshold")) for level in LEVELS]
         vars(self)["_ladder"] = Ladder(rungs, base=OK, rearm_margin=self.rearm_margin)
+
+    def _shared_source(self, level: str) -> str | None:
+        source = self.sources.get(f"{level}_threshold", "")
+        return source if source == VARIABLE or source.endswith(" [levels]") else None
 
     @property
     def ladder(self) -> Ladder:

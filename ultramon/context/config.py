@@ -19,6 +19,7 @@ from ultramon.context.ladder import (
 )
 from ultramon.context.limits import default_window_from_environment
 from ultramon.context.note import MAX_CRITICAL_NOTE_CHARS, check_critical_note
+from ultramon.context.shared_levels import VARIABLE, SharedLevels
 from ultramon.errors import ConfigurationError
 from ultramon.system.environment import VARIABLES
 from ultramon.system.settings import (
@@ -29,6 +30,7 @@ from ultramon.system.settings import (
     MOST_SECONDS,
     MOST_TOKENS,
     RATIO,
+    TABLES,
     TEXT,
     TOKENS,
     Kind,
@@ -37,10 +39,12 @@ from ultramon.system.settings import (
     Tightening,
     check_settings,
     choice,
+    log_refusal,
     number,
     setting,
     whole_number,
 )
+from ultramon.system.settings_files import TOML_NAME
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -125,8 +129,9 @@ class ContextConfig(Settings, table="context", other_variables=VARIABLES):
 
     A setting that is not given comes from its environment variable (``ULTRAMON_`` and the name in
     upper case), else from the table ``[context]`` of ``ultramon.toml`` (``ULTRAMON_CONFIG``, else
-    the working directory, else the user's configuration directory), else from the default here. A
-    file in the working directory that is not trusted can only have an agent warned earlier.
+    the working directory, else the user's configuration directory), else from the default here; the
+    two thresholds before that from `ultramon.context.shared_levels.SharedLevels`. A file in the
+    working directory that is not trusted can only have an agent warned earlier.
 
     Raises:
         ConfigurationError: A value is out of range; names the value and its source.
@@ -216,7 +221,14 @@ class ContextConfig(Settings, table="context", other_variables=VARIABLES):
         "A failed save is logged and tried again, or (for tests) raises.",
     )
 
+    def _shared_values(self) -> dict[str, tuple[Any, str]]:
+        levels = SharedLevels()
+        if levels.refusal:
+            log_refusal(levels.refusal)
+        return {f"{name}_threshold": level for name, level in levels.ratios.items()}
+
     def _check_together(self) -> None:
+        _refuse_ladder_variable()
         rungs: Any = self.ladder
         if isinstance(rungs, tuple):
             with _from(self.sources["ladder"]):
@@ -265,3 +277,28 @@ class ContextConfig(Settings, table="context", other_variables=VARIABLES):
     def default_window_tokens(self) -> int | None:
         """The window assumed when no model is named, in tokens; None when one is named."""
         return None if self.model else default_window_from_environment(os.environ)
+
+
+def _refuse_ladder_variable() -> None:
+    # Its value would count for nothing, where rungs decide when an agent is warned.
+    variable = f"{TABLES['context']}LADDER"
+    if value := os.environ.get(variable):
+        allowed = (
+            f"unset, as a ladder has no variable: {VARIABLE}=70,85 sets its two levels,"
+            f" [context] ladder in {TOML_NAME} or ContextConfig(ladder=...) all rungs"
+        )
+        raise ConfigurationError(variable, value, allowed, "environment")
+
+
+def as_config(given: object) -> ContextConfig:
+    """Return a configuration; None = from environment, file and defaults.
+
+    Raises:
+        ConfigurationError: It is something else, such as a dict.
+    """
+    if given is None:
+        return ContextConfig()
+    if isinstance(given, ContextConfig):
+        return given
+    fields = ", ".join(f"{name}=..." for name in given) if isinstance(given, dict) else "..."
+    raise ConfigurationError("config", given, f"a ContextConfig: ContextConfig({fields})")

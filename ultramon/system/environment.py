@@ -18,6 +18,7 @@ VARIABLES = {
     "BACKEND": "URL of the store; without it the state directory.",
     "CONFIG": "Path of the configuration file.",
     "DISABLED": "`1` turns every call into a no-op that stores nothing.",
+    "LEVELS": "Warning and critical in whole percents, such as `70,85`: the table `[levels]`.",
     "NO_ALERT": "`1` turns alerts off, see `enabled` of `[alerts]`.",
     "NO_RESIDENT": "`1` has each hook do everything itself, see `install --resident`.",
     "NOTIFY": "Recipient of notices about an agent from its start on: `self` or `parent`.",

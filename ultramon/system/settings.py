@@ -25,7 +25,12 @@ else:
         return lambda decorated: decorated
 
 
-TABLES = {"context": "ULTRAMON_", "alerts": "ULTRAMON_ALERT_", "webhooks": ""}
+TABLES = {
+    "context": "ULTRAMON_",
+    "alerts": "ULTRAMON_ALERT_",
+    "webhooks": "",
+    "levels": "ULTRAMON_LEVELS_",
+}
 """The tables of that file, with the prefix of their environment variables. A name that is nearly
 one of them is refused; other programs may keep any other table there."""
 ARGUMENT = "argument"
@@ -305,8 +310,11 @@ class Settings:
         values = vars(self)
         sources = values["sources"] = {}
         values["refusal"] = ""
+        shared = self._shared_values()
         for name, one in self.settings.items():
             values[name], source = one.resolve(given, tables)
+            if source is None and name in shared:
+                values[name], source = shared[name]
             if source is not None:
                 sources[name] = source
         self._check_together()
@@ -316,6 +324,10 @@ class Settings:
     @classmethod
     def _source(cls, file: SettingsFile) -> str:
         return f"{file.path} [{cls._table}]"
+
+    def _shared_values(self) -> dict[str, tuple[Any, str]]:
+        """Return values that hold instead of defaults, with their sources, by name."""
+        return {}
 
     def _check_together(self) -> None:
         """Refuse values that contradict each other."""
