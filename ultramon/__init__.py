@@ -22,6 +22,7 @@ if TYPE_CHECKING:
         Action,
         Level,
         ThresholdAction,
+        ThresholdLevel,
         detect_threshold,
         get_threshold_action,
         should_emit_event,
@@ -75,7 +76,7 @@ if TYPE_CHECKING:
         registrations,
         unregister,
     )
-    from ultramon.signals import off, on
+    from ultramon.signals import context_threshold_reached, off, on
     from ultramon.state.events import (
         AgentEvent,
         AlertEvent,
@@ -85,7 +86,7 @@ if TYPE_CHECKING:
         HandoffEvent,
         ThresholdEvent,
     )
-    from ultramon.state.models import AgentState
+    from ultramon.state.models import AgentState, SubagentContextState
     from ultramon.tokens import mint_token, revoke_tokens
 
 __all__ = [
@@ -139,10 +140,12 @@ __all__ = [
     "StateError",
     "StateSchemaError",
     "StateWriteError",
+    "SubagentContextState",
     "SupervisorEvent",
     "SupervisorResult",
     "ThresholdAction",
     "ThresholdEvent",
+    "ThresholdLevel",
     "UltramonError",
     "UnknownResponseError",
     "Worker",
@@ -152,6 +155,7 @@ __all__ = [
     "cancel_notices",
     "check_and_alert_context",
     "check_context",
+    "context_threshold_reached",
     "create_context_monitor",
     "create_context_tracker",
     "detect_threshold",
@@ -179,7 +183,7 @@ _ROOMS = {
     "context.estimator": "estimate_tokens",
     "context.explanation": "Explanation",
     "context.ladder": "Ladder Rung next_level",
-    "context.levels": "Action Level ThresholdAction detect_threshold "
+    "context.levels": "Action Level ThresholdAction ThresholdLevel detect_threshold "
     "get_threshold_action should_emit_event",
     "context.monitor_gauge": "Fit",
     "context.tracker": "ContextTracker create_context_tracker",
@@ -199,10 +203,10 @@ _ROOMS = {
     "monitor.worker": "Worker worker",
     "notices.models": "Notice Registration",
     "routing": "Inbox cancel_notices queue_message register registrations unregister",
-    "signals": "off on",
+    "signals": "context_threshold_reached off on",
     "state.events": "AgentEvent AlertEvent CheckpointEvent EpochEvent Event HandoffEvent "
     "ThresholdEvent",
-    "state.models": "AgentState",
+    "state.models": "AgentState SubagentContextState",
     "tokens": "mint_token revoke_tokens",
 }
 _HOMES = {name: room for room, names in _ROOMS.items() for name in names.split()}

@@ -5,13 +5,16 @@ from contextlib import nullcontext
 
 import pytest
 
+import ultramon
 from ultramon import (
     AgentState,
+    ConfigurationError,
     ContextConfig,
     ContextMonitor,
     InvalidAgentIdError,
     LifecycleError,
     create_context_monitor,
+    detect_threshold,
     signals,
 )
 from ultramon.backends.opening import open_backend
@@ -87,11 +90,30 @@ def test_a_refusal_names_what_was_given_and_where(monkeypatch, given, variables,
         create_context_monitor(**given)
 
 
-def test_a_monitor_made_by_hand_names_the_factory():
-    """Who calls the class learns what to call instead."""
-    for arguments in ((), ("a1",), ("a1", ContextConfig())):
-        with pytest.raises(TypeError, match=r"made by ultramon\.create_context_monitor\("):
-            ContextMonitor(*arguments)
+def test_the_class_makes_what_the_factory_makes(ultramon_backend, ultramon_clock):
+    """Who guesses the class and who reads the docs get the same monitor."""
+    near = {"backend": ultramon_backend, "clock": ultramon_clock, "run": "audit"}
+    assert create_context_monitor is ContextMonitor
+    with ContextMonitor("a1", ContextConfig(context_limit_tokens=1000), **near) as monitor:
+        state = monitor.get_state()
+    assert (state.agent_id, state.run, state.context_limit) == ("a1", "audit", 1000)
+
+
+def test_a_dict_as_configuration_names_the_class(ultramon_backend):
+    """The error shows how the same settings are given."""
+    given = {"context_limit_tokens": 1000, "model": "gpt-5"}
+    wanted = r"config=.*a ContextConfig: ContextConfig\(context_limit_tokens=\.\.\., model=\.\.\.\)"
+    with pytest.raises(ConfigurationError, match=wanted):
+        ContextMonitor("a1", given, backend=ultramon_backend)
+    with pytest.raises(ConfigurationError, match="a ContextConfig"):
+        detect_threshold(0.5, given)
+
+
+def test_names_that_people_guess_are_there():
+    """The signal is importable from the root, and two types under their names elsewhere."""
+    assert ultramon.context_threshold_reached is signals.context_threshold_reached
+    assert ultramon.ThresholdLevel is ultramon.Level
+    assert ultramon.SubagentContextState is AgentState
 
 
 def test_the_state_of_an_ended_agent_does_not_move(make, store, ultramon_clock):

@@ -42,6 +42,9 @@ UNKNOWN_LIMIT = (
 UNKNOWN_USAGE = "Context usage unknown - report the next response"
 """Before the first reading, and after a compaction that left an unknown size."""
 
+ThresholdLevel = Level
+"""The same under the name of the type in other monitors of agents."""
+
 _LEVELS: dict[str, Level] = {level.value: level for level in Level}
 
 
@@ -112,7 +115,9 @@ class ThresholdAction:
 def _ladder(config: ContextConfig | Ladder | None) -> Ladder:
     if config is None or isinstance(config, Ladder):
         return config or ladders.DEFAULT_LADDER
-    return config.effective_ladder
+    from ultramon.context.config import as_config
+
+    return as_config(config).effective_ladder
 
 
 def detect_threshold(

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Self, Unpack
 # Not when it is first needed: by then the process may have no descriptor left to load it with.
 import ultramon.context.model_windows  # noqa: F401
 from ultramon.backends.registry import registry_of
-from ultramon.context.config import ContextConfig
+from ultramon.context.config import ContextConfig, as_config
 from ultramon.context.levels import as_ladder
 from ultramon.context.limits import parse_overflow
 from ultramon.context.monitor_gauge import MonitorGauge
@@ -61,31 +61,105 @@ MAX_TOKENS = 1_000_000_000
 class ContextMonitor:
     """Knows how full one agent's context window is, and says so at the moment it matters.
 
-    Made by `create_context_monitor`. Use it as a context manager, sync or async: leaving the block
-    ends the agent as ``completed``, after `hand_off` as ``returned``, on cancellation as
+    The agent begins with `start`, or with the monitor's ``with`` block, sync or async. Leaving the
+    block ends it as ``completed``, after `hand_off` as ``returned``, on cancellation as
     ``cancelled``, on another exception as ``failed``. Every method is thread-safe. Apart from wrong
     arguments and a wrong order of calls nothing raises into the agent's turn: a state that cannot
     be saved is logged and tried again.
+
+    Args:
+        agent_id: 1-128 of ``A-Z a-z 0-9 . _ -``, starting with a letter or digit; None =
+            ``ULTRAMON_AGENT_ID``, else a generated one; empty is refused. Two living agents never
+            share an id.
+        config: Limits, thresholds, intervals; None = from environment, file and defaults.
+        run: The orchestration it belongs to; None = ``ULTRAMON_RUN``, else ``default``.
+        parent_id: The agent that started it; None = ``ULTRAMON_PARENT_ID``.
+        session_id: Of the conversation; None = generated.
+        label: A name for people.
+        goal: What the agent is for; goes into its handoff.
+        continues: The handoff this agent takes over: it is claimed at the start, and what it left
+            is the plan.
+        takeover: Take the id even from an owner that provably lives.
+        resumes: Continue the window of an ended agent of this id, with its last reading and plan,
+            as that of a vanished one is: its conversation goes on. What an agent has handed off
+            is not continued.
+        notify: ``self`` or ``parent``: who is sent notices about this agent from its start on, see
+            `register`; None = ``ULTRAMON_NOTIFY``, else nobody.
+        notify_thresholds: When, as for `register`; None = the usage ratios, with commas between
+            them, in ``ULTRAMON_NOTIFY_THRESHOLDS``, else the agent's own ladder.
+        backend: A backend or its URL; None = see `open_backend`.
+        clock: For tests; None = the system's.
+        misspelt: Refused, with the keyword or the field of `ContextConfig` that is meant.
+
+    Raises:
+        InvalidAgentIdError: An id or run that cannot name a file.
+        ConfigurationError: A configured value is out of range, or there is nobody to notify.
 
     Attributes:
         agent_id: The agent.
     """
 
-    def __new__(cls, *_given: object, **parts: object) -> Self:
-        """Refuse to be called by hand.
-
-        Raises:
-            TypeError: It was not called by `create_context_monitor`.
-        """
-        if "session" not in parts:
-            raise TypeError(
-                f"{cls.__name__} is made by ultramon.create_context_monitor(agent_id, config, ...)"
-            )
-        return super().__new__(cls)
-
     def __init__(
-        self, *, session: Session, gauge: MonitorGauge, plan: Plan, goal: str | None
+        self,
+        agent_id: str | None = None,
+        config: ContextConfig | None = None,
+        *,
+        run: str | None = None,
+        parent_id: str | None = None,
+        session_id: str | None = None,
+        label: str | None = None,
+        goal: str | None = None,
+        continues: HandoffRecord | None = None,
+        takeover: bool = False,
+        resumes: bool = False,
+        notify: str | None = None,
+        notify_thresholds: Ladder | Sequence[float] | None = None,
+        backend: Backend | str | None = None,
+        clock: Clock | None = None,
+        **misspelt: Never,
     ) -> None:
+        from ultramon.backends.opening import as_backend
+
+        for name in misspelt:
+            raise _unknown_keyword(name)
+        agent_id = given_or_named(agent_id, "agent id", "ULTRAMON_AGENT_ID") or generate_agent_id()
+        parent_id = given_or_named(parent_id, "parent_id", "ULTRAMON_PARENT_ID")
+        record = StateRecord(
+            agent_id,
+            run=given_or_named(run, "run", "ULTRAMON_RUN") or "default",
+            session_id=session_id or random_hex(16),
+            parent_id=parent_id,
+            predecessor_id=None if continues is None else continues.agent_id,
+            continues_handoff_id=None if continues is None else continues.handoff_id,
+            label=label,
+        )
+        source = "argument" if notify is not None else "ULTRAMON_NOTIFY"
+        if notify is None:
+            notify = os.environ.get("ULTRAMON_NOTIFY") or None
+        if notify not in (None, SELF, PARENT):
+            raise ConfigurationError("notify", notify, "None, self or parent", source)
+        if notify == PARENT and parent_id is None:
+            raise ConfigurationError("notify", notify, "given with a parent_id", source)
+        rungs = _notify_ladder(notify_thresholds) if notify is not None else None
+        store = None if disabled() else as_backend(backend)
+        if notify is not None and store is not None:
+            registry_of(store)
+        config, clock = as_config(config), clock or SYSTEM_CLOCK
+        plan = Plan()
+        gauge = MonitorGauge(
+            config, clock, lambda: (plan.completed_count, plan.total_count), record
+        )
+        session = Session(
+            gauge,
+            plan,
+            backend=store,
+            clock=clock,
+            predecessor=continues,
+            takeover=takeover,
+            resumes=resumes,
+            notify=notify,
+            notify_ladder=rungs,
+        )
         self.agent_id = session.agent_id
         self._session = session
         self._record = session.record
@@ -748,95 +822,8 @@ class ContextMonitor:
         return seconds
 
 
-def create_context_monitor(
-    agent_id: str | None = None,
-    config: ContextConfig | None = None,
-    *,
-    run: str | None = None,
-    parent_id: str | None = None,
-    session_id: str | None = None,
-    label: str | None = None,
-    goal: str | None = None,
-    continues: HandoffRecord | None = None,
-    takeover: bool = False,
-    resumes: bool = False,
-    notify: str | None = None,
-    notify_thresholds: Ladder | Sequence[float] | None = None,
-    backend: Backend | str | None = None,
-    clock: Clock | None = None,
-    **misspelt: Never,
-) -> ContextMonitor:
-    """Make a monitor for one agent. It begins with `start`, or with its ``with`` block.
-
-    Args:
-        agent_id: 1-128 of ``A-Z a-z 0-9 . _ -``, starting with a letter or digit; None =
-            ``ULTRAMON_AGENT_ID``, else a generated one; empty is refused. Two living agents never
-            share an id.
-        config: Limits, thresholds, intervals; None = from environment, file and defaults.
-        run: The orchestration it belongs to; None = ``ULTRAMON_RUN``, else ``default``.
-        parent_id: The agent that started it; None = ``ULTRAMON_PARENT_ID``.
-        session_id: Of the conversation; None = generated.
-        label: A name for people.
-        goal: What the agent is for; goes into its handoff.
-        continues: The handoff this agent takes over: it is claimed at the start, and what it left
-            is the plan.
-        takeover: Take the id even from an owner that provably lives.
-        resumes: Continue the window of an ended agent of this id, with its last reading and plan,
-            as that of a vanished one is: its conversation goes on. What an agent has handed off
-            is not continued.
-        notify: ``self`` or ``parent``: who is sent notices about this agent from its start on, see
-            `register`; None = ``ULTRAMON_NOTIFY``, else nobody.
-        notify_thresholds: When, as for `register`; None = the usage ratios, with commas between
-            them, in ``ULTRAMON_NOTIFY_THRESHOLDS``, else the agent's own ladder.
-        backend: A backend or its URL; None = see `open_backend`.
-        clock: For tests; None = the system's.
-        misspelt: Refused, with the keyword or the field of `ContextConfig` that is meant.
-
-    Raises:
-        InvalidAgentIdError: An id or run that cannot name a file.
-        ConfigurationError: A configured value is out of range, or there is nobody to notify.
-    """
-    from ultramon.backends.opening import as_backend
-
-    for name in misspelt:
-        raise _unknown_keyword(name)
-    agent_id = given_or_named(agent_id, "agent id", "ULTRAMON_AGENT_ID") or generate_agent_id()
-    parent_id = given_or_named(parent_id, "parent_id", "ULTRAMON_PARENT_ID")
-    record = StateRecord(
-        agent_id,
-        run=given_or_named(run, "run", "ULTRAMON_RUN") or "default",
-        session_id=session_id or random_hex(16),
-        parent_id=parent_id,
-        predecessor_id=None if continues is None else continues.agent_id,
-        continues_handoff_id=None if continues is None else continues.handoff_id,
-        label=label,
-    )
-    source = "argument" if notify is not None else "ULTRAMON_NOTIFY"
-    if notify is None:
-        notify = os.environ.get("ULTRAMON_NOTIFY") or None
-    if notify not in (None, SELF, PARENT):
-        raise ConfigurationError("notify", notify, "None, self or parent", source)
-    if notify == PARENT and parent_id is None:
-        raise ConfigurationError("notify", notify, "given with a parent_id", source)
-    rungs = _notify_ladder(notify_thresholds) if notify is not None else None
-    store = None if disabled() else as_backend(backend)
-    if notify is not None and store is not None:
-        registry_of(store)
-    config, clock = config or ContextConfig(), clock or SYSTEM_CLOCK
-    plan = Plan()
-    gauge = MonitorGauge(config, clock, lambda: (plan.completed_count, plan.total_count), record)
-    session = Session(
-        gauge,
-        plan,
-        backend=store,
-        clock=clock,
-        predecessor=continues,
-        takeover=takeover,
-        resumes=resumes,
-        notify=notify,
-        notify_ladder=rungs,
-    )
-    return ContextMonitor(session=session, gauge=gauge, plan=plan, goal=goal)
+create_context_monitor = ContextMonitor
+"""The same under the name of a factory."""
 
 
 def exit_together(ends: Iterable[tuple[ContextMonitor, type[BaseException] | None]]) -> None:
@@ -882,7 +869,7 @@ def _cancels(kind: type[BaseException]) -> bool:
 
 
 def _unknown_keyword(name: str) -> ConfigurationError:
-    own = create_context_monitor.__kwdefaults__ or {}
+    own = ContextMonitor.__init__.__kwdefaults__ or {}
     fields = {field: f"ContextConfig({field}=...)" for field in ContextConfig.settings}
     hint = did_you_mean(name, (*own, *fields), fields)
     return ConfigurationError("keyword", name, f"one of {', '.join(own)}{hint}")

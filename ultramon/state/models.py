@@ -166,6 +166,10 @@ class AgentState(Model):
         return cls.model_validate(record.to_json())
 
 
+SubagentContextState = AgentState
+"""The same under the name of the type in other monitors of agents."""
+
+
 def utc(epoch_seconds: float) -> datetime:
     """Return an aware UTC time for epoch seconds."""
     return datetime.fromtimestamp(epoch_seconds, UTC)
