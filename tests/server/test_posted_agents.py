@@ -220,3 +220,15 @@ def test_a_path_that_is_none_is_refused(posted, store, clock, path):
     with pytest.raises(ConfigurationError, match="an absolute path"):
         posted.note_handoff(AGENT, path, clock.now())
     assert store.load(AGENT).record.to_json() == before
+
+
+def test_levels_of_all_decide_posted_readings(store, clock, monkeypatch):
+    """A poster names no ladder, so `[levels]` holds where it is set."""
+    monkeypatch.setenv("ULTRAMON_LEVELS", "50,60")
+    posted = PostedAgents(store)
+    posted.start(AGENT, clock.now())
+    levels = []
+    for percentage in (49.0, 50.0, 61.0):
+        posted.report_usage(AGENT, clock.advance(1) or clock.now(), used_percentage=percentage)
+        levels.append(store.load(AGENT).record.threshold_status)
+    assert levels == ["normal", "warning", "critical"]

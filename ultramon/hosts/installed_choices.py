@@ -63,6 +63,7 @@ class InstalledChoices:
             conversation), ``orchestrator`` (events for a fleet only), ``both`` or ``none``.
         context_limit_tokens: The user's cap in tokens, or None.
         ladder: The rungs.
+        chosen_levels: Those of its rungs that a person chose for this host.
         handoff_note: Text for the instructions of a compaction, or None.
         critical_note: The owner's sentence for an agent that is asked to return, or None.
         note_from: The lowest action with which it is said; a relay's may come at the warning.
@@ -88,6 +89,7 @@ class InstalledChoices:
         self.audience = AGENT
         self.context_limit_tokens: int | None = None
         self.ladder = CLAUDE_CODE_LADDER
+        self.chosen_levels: list[str] = []
         self.handoff_note: str | None = None
         self.critical_note: str | None = None
         self.note_from = FORCE_RETURN
@@ -143,6 +145,9 @@ class InstalledChoices:
         # The default ladder is there already; to build it once more costs a hook time.
         if value["ladder"] != _DEFAULT_LADDER_JSON:
             self.ladder = Ladder.from_json(value["ladder"])
+        chosen = _optional("chosenLevels", value.get("chosenLevels"), list, "a list")
+        # An installation that does not say was changed only where a person chose.
+        self.chosen_levels = self._changed_levels() if chosen is None else chosen
         self.handoff_note = _optional("handoffNote", value["handoffNote"], str, "text")
         # Older installations have none of these.
         self.critical_note = _optional("criticalNote", value.get("criticalNote"), str, "text")
@@ -168,6 +173,7 @@ class InstalledChoices:
             "audience": self.audience,
             "contextLimitTokens": self.context_limit_tokens,
             "ladder": self.ladder.to_json(),
+            "chosenLevels": self.chosen_levels,
             "handoffNote": self.handoff_note,
             "criticalNote": self.critical_note,
             "noteFrom": self.note_from,
@@ -180,6 +186,10 @@ class InstalledChoices:
             "statusLine": {"show": self.status_line_show, "chained": self.status_line_chained},
             "installations": self.installations,
         }
+
+    def _changed_levels(self) -> list[str]:
+        defaults = CLAUDE_CODE_LADDER.rungs
+        return [rung.name for rung in self.ladder.rungs if rung not in defaults]
 
     @property
     def switch_path(self) -> str:

@@ -15,7 +15,7 @@ from typing import NamedTuple
 from ultramon.backends.registry import registry_of
 from ultramon.backends.toolkit import find_record, load_permitted
 from ultramon.context.gauge import Gauge, GaugeMemory
-from ultramon.context.ladder import DEFAULT_LADDER
+from ultramon.context.shared_levels import shared_ladder
 from ultramon.context.tracker import ContextTracker
 from ultramon.errors import ConfigurationError, StateCorruptError
 from ultramon.notices.levels import decide
@@ -76,10 +76,14 @@ class PostedAgents:
 
     Args:
         backend: Where the agents and their registrations are.
+
+    Raises:
+        ConfigurationError: The table ``[levels]`` is not allowed.
     """
 
     def __init__(self, backend: Backend) -> None:
         self._backend = backend
+        self._ladder = shared_ladder()
         self._registry = registry_of(backend)
         # Each post waits for the disk: under one lock a thousand agents would wait for each other.
         self._locks = [threading.Lock() for _ in range(_LOCKS)]
@@ -186,7 +190,7 @@ class PostedAgents:
         memory = PostedMemory.of(record.extra.setdefault(MEMORY, {}))
         return Gauge(
             record,
-            DEFAULT_LADDER,
+            self._ladder,
             ContextTracker(),
             lambda: now,
             memory=memory,

@@ -233,6 +233,42 @@ def test_choices_stay_until_they_are_made_anew(client):
     assert (installed["contextLimitTokens"], installed["handoffNote"]) == (None, None)
 
 
+def test_levels_of_all_hold_for_rungs_that_nobody_chose_here(client, monkeypatch):
+    """`--warning` of an earlier installation is nearer; without `[levels]` the defaults return."""
+    monkeypatch.setenv("ULTRAMON_LEVELS", "60,80")
+    ratios = lambda: [rung["ratio"] for rung in client.installed()["ladder"]["rungs"]]  # noqa: E731
+    client.put()
+    assert ratios() == [0.6, 0.8]
+    client.put(warning=0.65)
+    monkeypatch.setenv("ULTRAMON_LEVELS", "50,70")
+    client.put()
+    assert (ratios(), client.installed()["chosenLevels"]) == ([0.65, 0.7], ["warning"])
+    monkeypatch.delenv("ULTRAMON_LEVELS")
+    client.put()
+    assert ratios() == [0.65, 0.75]
+
+
+def test_what_an_older_version_stored_counts_as_chosen_where_it_is_no_default(client, monkeypatch):
+    """It did not say which rung a person chose."""
+    client.put(critical=0.9)
+    path = client.states / "claude-code.json"
+    choices = json.loads(path.read_bytes())
+    del choices["chosenLevels"]
+    path.write_text(json.dumps(choices))
+    monkeypatch.setenv("ULTRAMON_LEVELS", "60,80")
+    client.put()
+    assert [rung["ratio"] for rung in client.installed()["ladder"]["rungs"]] == [0.6, 0.9]
+
+
+def test_doctor_names_levels_that_changed_since_the_installation(client):
+    """Hooks look nothing up, so a table that was changed waits for the next `install`."""
+    client.install()
+    assert "hooks have" not in client.run("doctor", "claude-code").stdout
+    said = " ".join(client.run("doctor", "claude-code", ULTRAMON_LEVELS="60,75").stdout.split())
+    assert "hooks have warning at 65%, not 60%" in said
+    assert "ultramon install claude-code takes them over" in said
+
+
 @pytest.mark.parametrize(
     "choices",
     [

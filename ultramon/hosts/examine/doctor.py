@@ -11,7 +11,9 @@ from collections.abc import Iterable, Iterator
 
 from ultramon.backends.local.journal_check import examine_journal
 from ultramon.backends.local.state_files import SUFFIXES, StateDirectory
+from ultramon.context.ladder import Rung
 from ultramon.errors import (
+    ConfigurationError,
     StateDirectoryError,
     StateError,
     StateSchemaError,
@@ -204,6 +206,32 @@ def check_blind(context: DoctorContext, host: Host) -> Iterator[Finding]:
         yield warning("readings", message, cure)
 
 
+def check_levels(context: DoctorContext, host: Host) -> Iterator[Finding]:
+    """Whether hooks warn where the table ``[levels]`` says now."""
+    from ultramon.hosts.install.plans import ladder_of
+
+    choices, _ = context.choices(host.name)
+    if choices is None:
+        return
+    try:
+        now = ladder_of(choices)
+    except ConfigurationError as error:
+        yield warning(f"{host.name} levels", str(error), "correct it there")
+        return
+    differ = [
+        f"{one.name} at {_share(one)}, not {_share(other)}"
+        for one, other in zip(choices.ladder.rungs, now.rungs, strict=True)
+        if one != other
+    ]
+    if differ:
+        cure = f"ultramon install {host.name} takes them over"
+        yield warning(f"{host.name} levels", f"hooks have {'; '.join(differ)}", cure)
+
+
+def _share(rung: Rung) -> str:
+    return rung.describe().removesuffix("+")
+
+
 def check_enforcement(context: DoctorContext, host: Host) -> Iterator[Finding]:
     """Where returns are enforced: whether that is on, and what it has ended, or would have."""
     from ultramon.hosts.calls.enforcement import MAX_ENDS, describe, is_enforced, why_off
@@ -266,5 +294,6 @@ def examine(context: DoctorContext, host_name: str | None = None) -> list[Findin
     for host in hosts:
         findings += check_measured(context, host)
         findings += check_blind(context, host)
+        findings += check_levels(context, host)
         findings += check_enforcement(context, host)
     return findings

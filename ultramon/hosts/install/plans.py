@@ -7,11 +7,13 @@ from __future__ import annotations
 
 import difflib
 import os
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
-from ultramon.context.ladder import CRITICAL, FORCE_RETURN, WARNING, Ladder
+from ultramon.context.ladder import CRITICAL, FORCE_RETURN, LADDERS, WARNING, Ladder
 from ultramon.context.note import check_critical_note
+from ultramon.context.shared_levels import SharedLevels
 from ultramon.errors import ConfigurationError
 from ultramon.hosts.installed_choices import AUDIENCES, InstalledChoices, check_choice, choices_path
 from ultramon.system.files import delete_file, replace_file
@@ -35,9 +37,9 @@ class Choices(NamedTuple):
     context_limit_tokens: int | None = None
     """0 takes an earlier cap away."""
     warning: float | None = None
-    """Usage ratio, a whole percent; default 0.65."""
+    """Usage ratio, a whole percent; default that of ``[levels]``, else 0.65."""
     critical: float | None = None
-    """Usage ratio, a whole percent; default 0.75."""
+    """Usage ratio, a whole percent; default that of ``[levels]``, else 0.75."""
     handoff_note: str | None = None
     """Empty takes an earlier note away."""
     status_line: str | None = None
@@ -228,12 +230,12 @@ def choose(installed: InstalledChoices, choices: Choices) -> None:
         installed.resident_choice = choices.resident
     if choices.pins is not None:
         installed.pins = choices.pins
-    if choices.warning is not None or choices.critical is not None:
-        installed.ladder = Ladder.default(
-            _ratio(installed, WARNING, choices.warning),
-            _ratio(installed, CRITICAL, choices.critical),
-            round_percent=True,
-        )
+    given = {WARNING: choices.warning, CRITICAL: choices.critical}
+    chosen = {name: ratio for name, ratio in given.items() if ratio is not None}
+    installed.ladder = ladder_of(installed, chosen)
+    installed.chosen_levels = [
+        name for name in given if name in chosen or name in installed.chosen_levels
+    ]
     _choose_enforcement(installed, choices)
 
 
@@ -254,9 +256,34 @@ def _choose_enforcement(installed: InstalledChoices, choices: Choices) -> None:
         raise ConfigurationError("enforce", installed.enforce, allowed)
 
 
-def _ratio(installed: InstalledChoices, level: str, chosen: float | None) -> float | None:
-    rung = installed.ladder.rung(level)
-    return rung.ratio if chosen is None and rung else chosen
+def ladder_of(installed: InstalledChoices, chosen: Mapping[str, float] | None = None) -> Ladder:
+    """Return the ladder that an installation has: chosen rungs, else ``[levels]``, else defaults.
+
+    Args:
+        installed: The stored choices; what was chosen earlier stays chosen.
+        chosen: The usage ratios that a person chooses now, by level.
+
+    Raises:
+        ConfigurationError: A ratio is out of range, is no whole percent, or does not rise.
+    """
+    stored, chosen = installed.ladder, chosen or {}
+    kept = {rung.name: rung.ratio for rung in stored.rungs}
+    if not chosen and not _is_of_an_installation(stored):
+        return stored
+    ratios: dict[str, float | None] = {**LADDERS["claude-code"]}
+    ratios |= {name: ratio for name, (ratio, _) in SharedLevels().ratios.items()}
+    ratios |= {name: kept[name] for name in installed.chosen_levels if name in kept}
+    ratios |= chosen
+    return Ladder.default(ratios[WARNING], ratios[CRITICAL], round_percent=True)
+
+
+def _is_of_an_installation(ladder: Ladder) -> bool:
+    ratios = [rung.ratio for rung in ladder.rungs]
+    return (
+        ladder.names[1:] == (WARNING, CRITICAL)
+        and None not in ratios
+        and (ladder == Ladder.default(*ratios, round_percent=True))
+    )
 
 
 def diff_text(path: str, before: bytes | None, after: bytes | None) -> str:

@@ -17,6 +17,7 @@ from ultramon.context.note import check_critical_note
 from ultramon.errors import ConfigurationError
 from ultramon.handoff import ASSIGNMENT, SUPERVISED
 from ultramon.hosts.calls.store import HookStore
+from ultramon.hosts.install.plans import ladder_of
 from ultramon.hosts.installed_choices import AGENT, NOBODY, InstalledChoices, choices_path
 from ultramon.relay.launchers.port import (
     AgentLauncher,
@@ -207,7 +208,7 @@ class HookedClientLauncher(AgentLauncher):
         """Return the choices of the hooks of this run."""
         mine = InstalledChoices(self._choices_path)
         stored = InstalledChoices.load(choices_path(self._state_directory, self.name))
-        mine.ladder = self._ladder or stored.ladder
+        mine.ladder = self._ladder or ladder_of(stored)
         mine.context_limit_tokens = self._context_limit_tokens or stored.context_limit_tokens
         mine.handoff_note = stored.handoff_note
         mine.critical_note, mine.note_from = self._hand_over_note, self._hand_over_from

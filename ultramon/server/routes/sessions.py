@@ -8,6 +8,7 @@ from fastapi import APIRouter, Body, HTTPException, Request
 
 from ultramon import routing
 from ultramon.context.ladder import CRITICAL, WARNING, Ladder
+from ultramon.context.shared_levels import shared_ladder
 from ultramon.errors import (
     AgentNotFoundError,
     ConfigurationError,
@@ -30,8 +31,6 @@ if TYPE_CHECKING:
 router = APIRouter(prefix="/sessions", tags=["sessions"])
 
 DISABLED = "disabled"
-WARNING_PERCENTAGE = 70.0
-CRITICAL_PERCENTAGE = 85.0
 
 
 @router.get("/context-monitor", responses=problems())
@@ -103,9 +102,12 @@ def _ladder(
     if asked.threshold_percentages is not None:
         return [percentage / 100 for percentage in asked.threshold_percentages]
     if has_own:
-        warning = WARNING_PERCENTAGE if warning is None else warning
-        critical = CRITICAL_PERCENTAGE if critical is None else critical
-        return Ladder.default(warning / 100, critical / 100, rearm_margin=None)
+        default_warning, default_critical = (rung.ratio for rung in shared_ladder().rungs)
+        return Ladder.default(
+            default_warning if warning is None else warning / 100,
+            default_critical if critical is None else critical / 100,
+            rearm_margin=None,
+        )
     if asked.use_default_thresholds or registered is None or registered.ladder is None:
         return None
     return Ladder.from_json(registered.ladder)
