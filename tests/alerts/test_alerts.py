@@ -69,15 +69,15 @@ def test_an_alert_is_two_plain_lines_where_nobody_looks(project):
     project.write(87)
     _, text = project.alert()
     assert text == (
-        "[CONTEXT ALERT] CAUTION: 87% (174000/200000 tokens)\n"
+        "[CONTEXT ALERT] CAUTION: 87% (174000/200000 tokens); caution is 85 % of 200k and more\n"
         "Action: finish what is in hand, then write down what is done, what is left, what comes"
         " next\n"
     )
     window = {"percentage": 180.9, "currentTokens": 999_999_999, "maxTokens": 1_000_000_000}
     project.write(0, contextWindow=window)
-    assert "EMERGENCY: 180% (999999999/1000000000 tokens)\n" in project.alert()[1]
+    assert "EMERGENCY: 180% (999999999/1000000000 tokens)" in project.alert()[1]
     project.write(0, contextWindow={"percentage": 89.999})
-    assert "CAUTION: 89%\n" in project.alert(force=True)[1]
+    assert "CAUTION: 89%; caution is 85 % and more\n" in project.alert(force=True)[1]
 
 
 def test_two_sessions_of_a_project_do_not_mute_each_other(project):

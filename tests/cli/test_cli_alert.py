@@ -154,7 +154,7 @@ def test_a_file_of_settings_counts(project, program):
     )
     fill(project, 45)
     assert program("alert", ULTRAMON_CONFIG="ultramon.toml").stderr.splitlines() == [
-        "[CONTEXT ALERT] WARNING: 45% (90000/200000 tokens)",
+        "[CONTEXT ALERT] WARNING: 45% (90000/200000 tokens); warning is 40 % of 200k and more",
         "Action: run: mytool wrap-up",
     ]
 
@@ -197,9 +197,9 @@ def test_history_shows_the_alerts_of_a_session_or_all(project, program):
     lines = program("alert", "--history").stdout.splitlines()
     assert [line.split("  ", 1)[1] for line in lines] == [
         f"context_alert              {SESSION}  warning, 72 %, 144,000 of 200,000 tokens,"
-        " after complete",
+        " after complete; warning is 70 % of 200k and more",
         f"context_alert              {SESSION}  critical, 92 %, 184,000 of 200,000 tokens,"
-        " after complete",
+        " after complete; critical is 90 % of 200k and more",
     ]
     assert program("events", "--agent", SESSION, "--type", "context_alert").stdout == (
         "\n".join(lines) + "\n"
@@ -308,7 +308,9 @@ def test_a_pipe_gets_two_lines_in_colour_only_when_forced(project, program, chan
     fill(project, 87)
     done = program("alert", "--force", **changes)
     assert ("\x1b[93m" in done.stderr) is coloured
-    assert plain(done.stderr).startswith("[CONTEXT ALERT] CAUTION: 87% (174000/200000 tokens)\nAct")
+    assert plain(done.stderr).startswith(
+        "[CONTEXT ALERT] CAUTION: 87% (174000/200000 tokens); caution is 85 % of 200k and more\nAct"
+    )
     assert plain(done.stderr).count("\n") == 2
 
 
@@ -351,7 +353,9 @@ def test_a_tools_own_output_and_exit_code_stay_as_they_are(project, tmp_path):
     off = call("complete", "task-0", ULTRAMON_NO_ALERT="1")
     assert (off.returncode, off.stdout, off.stderr) == (0, '{"completed": "task-0"}\n', "")
     done = call("complete", "task-1")
-    assert done.stderr.startswith("[CONTEXT ALERT] CAUTION: 87% (174000/200000 tokens)\n")
+    assert done.stderr.startswith(
+        "[CONTEXT ALERT] CAUTION: 87% (174000/200000 tokens); caution is 85 %"
+    )
     assert "stop" not in done.stderr.lower()
     project.file().write_bytes(b"\xff" * 100)
     done = call("complete", "task-2")

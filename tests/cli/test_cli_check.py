@@ -29,7 +29,9 @@ def test_a_check_ends_with_the_code_of_the_status(
     fill(project, percentage, age_seconds=age_seconds)
     program("alert")
     done = program("check")
-    shown = f"{status}: {percentage}% ({percentage * 2000}/200000 tokens)\n"
+    is_reached = status not in ("ok", "stale")
+    said = f"; {status} is {percentage} % of 200k and more" * is_reached
+    shown = f"{status}: {percentage}% ({percentage * 2000}/200000 tokens){said}\n"
     assert (done.returncode, done.stdout) == (code, shown)
     assert done.stderr == ("it is 86400 s old\n" if status == "stale" else "")
     quiet = program("check", "--quiet")

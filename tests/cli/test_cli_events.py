@@ -80,10 +80,10 @@ def test_each_event_is_one_line_for_people(tmp_path, lives):
     assert [re.sub(" +", " ", line) for line in lines] == [
         "agent_started scout-1",
         "context_threshold_reached scout-1 warning: prepare_handoff, 75 %,"
-        " 750 of 1,000 tokens reported",
+        " 750 of 1,000 tokens reported; warning is 70 % of 1.0k and more",
         "context_epoch_started scout-1 epoch 2 by compaction, 750 tokens before, 100 after",
         "context_threshold_reached scout-1 critical: force_return, 90 %,"
-        " 900 of 1,000 tokens reported",
+        " 900 of 1,000 tokens reported; critical is 85 % of 1.0k and more",
         "handoff_ready scout-1 threshold_critical, 1 completed, 1 remaining",
         "agent_stopped scout-1 returned",
         "agent_started scribe",

@@ -183,7 +183,8 @@ def test_the_table_marks_lost_and_stale_agents(crowd):
     assert "past" not in lines
     assert done.stderr == "1 ended, shown with --all\n"
     assert re.search(
-        r"night shift +warning +█+▏* +75 % +20,000 of 200,000 +working +warm$", lines["night"]
+        r"night shift +warning 70%\+ of 200k +█+▏* +75 % +20,000 of 200,000 +working +warm$",
+        lines["night"],
     )
     assert re.search(r"vague +unknown .*\? +20,000 of \?", lines["vague"])
 
@@ -217,7 +218,7 @@ def test_a_real_agent_is_seen_while_it_works(tmp_path):
     assert "next turn" in line
     assert "0/2" in line
     assert "a.py" in line
-    assert "71,300 of 100,000 tokens = 71%  level warning" in screen
+    assert "71,300 of 100,000 tokens = 71%\nlevel warning, 70 % of 100k and more  action" in screen
     for fact in ("anchor", "explicit limit", "model window", "critical", "heartbeat", "age"):
         assert fact in screen
     numbers, _, history = screen.partition("\nhistory   ")
@@ -244,7 +245,10 @@ def test_a_hosted_agent_is_explained_in_the_words_of_its_texts(tmp_path):
         session.tool(tokens)
     screen = run("explain", SESSION, "--state-dir", session.state)
     assert screen.returncode == 0, screen.stderr
-    assert "129,200 of 200,000 tokens = 65%  level warning" in screen.stdout
+    assert (
+        "129,200 of 200,000 tokens = 65%\nlevel warning, 65 % of 200k and more  action"
+        in screen.stdout
+    )
     assert "warning       65%      129,000  prepare_handoff, reached" in screen.stdout
     assert "critical      75%      149,000  force_return, the next turn reaches it" in screen.stdout
     assert (

@@ -87,8 +87,8 @@ TMUX = [
     ({}, "um 0 agents", "um 0 agents"),
     (
         {"scout-1": {"threshold_status": "critical", "usage_ratio": 0.8899}, "b": {}, "c": {}},
-        "um 3 agents · scout-1 88% critical",
-        "um 3 agents · #[fg=red]scout-1 88% critical#[default]",
+        "um 3 agents · scout-1 88% critical 85%+ of 200k",
+        "um 3 agents · #[fg=red]scout-1 88% critical 85%+ of 200k#[default]",
     ),
     (
         {
@@ -97,8 +97,9 @@ TMUX = [
             "gone": {"last_heartbeat": 1e9, "started_at": 1e9, "usage_ratio": 1.0},
             "past": {"active": False, "threshold_status": "critical"},
         },
-        "um 2 agents · warm 70% warning · 1 lost",
-        "um 2 agents · #[fg=yellow]warm 70% warning#[default] · #[fg=red]1 lost#[default]",
+        "um 2 agents · warm 70% warning 70%+ of 200k · 1 lost",
+        "um 2 agents · #[fg=yellow]warm 70% warning 70%+ of 200k#[default]"
+        " · #[fg=red]1 lost#[default]",
     ),
     (
         {"vague": {"usage_ratio": None, "context_limit": None, "threshold_status": None}},

@@ -17,7 +17,10 @@ from ultramon.hosts.calls.invocation import this_process
 
 FULL = tokens_at(20)
 ENDED = f"[ultramon] Subagent {CHILD} "
-HELD = "Its context window held 160,000 of 200,000 tokens (80 %, critical), reported "
+HELD = (
+    "Its context window held 160,000 of 200,000 tokens"
+    " (80 %: critical, 75 % of 200k and more), reported "
+)
 
 
 @pytest.fixture

@@ -102,7 +102,8 @@ def test_a_session_that_goes_on_is_ended_with_its_handoff_and_a_checkpoint(sessi
     commit = git(session, "rev-parse", f"{REFS}/{SESSION}")
     assert reason == (
         "[ultramon] ended this turn: it was asked to return and went on. Its context window holds"
-        f" 160,003 of 200,000 tokens (80 %, critical). Its handoff is in {path}; the working tree"
+        " 160,003 of 200,000 tokens (80 %: critical, 75 % of 200k and more)."
+        f" Its handoff is in {path}; the working tree"
         f" is kept as {commit[:12]} ({REFS}/{SESSION})."
     )
     assert git(session, "show", f"{commit}:a.py") == "two"

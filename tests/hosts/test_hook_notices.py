@@ -171,7 +171,8 @@ def test_a_registered_session_tells_another_one(session, backend):
     other.tool(tokens_at(30))
     at = other.record().to_json()["measuredAt"][11:16]
     assert any_call(session).text == (
-        "[ultramon] Context window of other is at 70% (warning), 140,000 of 200,000 tokens,"
+        "[ultramon] Context window of other is at 70% (warning, 65 % of 200k and more),"
+        " 140,000 of 200,000 tokens,"
         f" reported {at}Z."
     )
     other.tool(tokens_at(20))

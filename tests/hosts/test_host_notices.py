@@ -74,7 +74,7 @@ def test_a_session_of_another_client_learns_of_a_session(claude, run, backend):
     heard = [line for line in lines(any_call(claude)) if run.name in line]
     assert len(heard) == 1
     assert f"Context window of {run.name} is at 6" in heard[0]
-    assert "(warning)" in heard[0]
+    assert "(warning, 65 %" in heard[0]
     assert lines(any_call(claude)) == []
     finish(run)
     assert lines(any_call(claude)) == [f"[ultramon] {run.name} has ended: completed."]
@@ -98,7 +98,7 @@ def test_a_codex_session_learns_of_a_gemini_session(claude, backend):
     go_on(gemini)
     heard = [line for line in finish(codex) if gemini.name in line]
     assert len(heard) == 1
-    assert "(warning)" in heard[0]
+    assert "(warning, 65 %" in heard[0]
 
 
 @pytest.mark.parametrize("delivery", ["urgent", "important", "sequential"])

@@ -94,7 +94,7 @@ def test_a_lower_bound_announces_what_it_reaches_and_relaxes_nothing():
     assert decision.is_rise
     facts = level_facts(record, decision, 0.7)
     text = render(facts, "boss", name="scout-1", now=START, levels=[decision.level])
-    assert f" is at 70% or more ({decision.level}), " in text
+    assert f" is at 70% or more ({decision.level}, 65 % of 200k and more), " in text
     assert (facts["isLowerBound"], facts["tokens"]) == (True, record.estimated_tokens)
     below = make_record("scout-1", **{**reading(0.1), **bound})
     assert decide(ORIGINAL.to_json(), below, (2, decision.level)) is None
@@ -132,7 +132,7 @@ def test_a_ratio_beyond_every_window_is_announced_all_the_same():
     record = make_record("scout-1", **reading(0.7))
     facts = level_facts(record, decide(ORIGINAL.to_json(), record, None), 5_000.0)
     text = render(facts, "scout-1", name="scout-1", now=START)
-    assert text.startswith("[ultramon] Your context window is at more than 99,999% (critical), ")
+    assert text.startswith("[ultramon] Your context window is at more than 99,999% (critical, 65 %")
 
 
 def test_an_old_reading_shows_its_date():

@@ -18,8 +18,8 @@ from ultramon.routing import Inbox
 pytestmark = pytest.mark.real_client
 
 WINDOW = ContextConfig(context_window_tokens=200_000)
-WARNED = "[ultramon] Context window of {} is at 75% (warning), 150,000 of 200,000 tokens"
-CRITICAL = "[ultramon] Context window of {} is at 90% (critical), 180,000 of 200,000 tokens"
+WARNED = "[ultramon] Context window of {} is at 75% (warning, 70 %"
+CRITICAL = "[ultramon] Context window of {} is at 90% (critical, 85 %"
 ENDED = "[ultramon] {} has ended: completed."
 COMPACTED = (
     "[ultramon] Context window of {} was compacted: 150,000 tokens before, 40,000 tokens after."

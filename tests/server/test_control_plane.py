@@ -73,10 +73,10 @@ def test_an_orchestrator_and_its_child(state):
 
     with ServeProgram(state=state) as server:
         (own,) = told(state, "boss")
-        assert own.startswith("[ultramon] Your context window is at 75% (warning)")
+        assert own.startswith("[ultramon] Your context window is at 75% (warning, 70 %")
         assert post(server, session_id="child", used_percentage=90) == "ok"
         (fresh,) = told(state, "boss")
-        assert "Context window of child is at 90% (critical)" in fresh
+        assert "Context window of child is at 90% (critical, 85 %" in fresh
         assert [told(state, name) for name in ("child", "scout")] == [[], []]
         listed = server.admin.get("/sessions/context-monitor").json()["monitored"]
         assert [(one["session_id"], one["notify_session_id"]) for one in listed] == [

@@ -125,7 +125,7 @@ def test_a_percentage_alone_leaves_tokens_and_limit_unknown(posted, store, clock
         "warning", 0.715, None, None,
     )  # fmt: skip
     (notice,) = store.queue.peek("boss", now=clock.now())
-    assert " is at 71% (warning), reported " in notice.text
+    assert " is at 71% (warning, 70 % and more), reported " in notice.text
     assert (notice.facts["tokens"], notice.facts["contextLimit"]) == (None, None)
     posted.report_usage(AGENT, clock.now(), used_percentage=50)
     assert store.load(AGENT).record.threshold_status == "normal"

@@ -11,7 +11,9 @@ from ultramon.alerts.memory import memory_file
 from ultramon.alerts.outcome import AlertOutcome
 from ultramon.alerts.policy import advance, is_turn
 from ultramon.alerts.readings import find_session, read_project, read_state
+from ultramon.context.level_words import share_of
 from ultramon.errors import StateWriteError, UltramonError
+from ultramon.state.level_share import share_facts
 from ultramon.system.environment import disabled, state_directory
 from ultramon.system.locks import LockedError
 
@@ -21,6 +23,7 @@ if TYPE_CHECKING:
 
     from ultramon.alerts.memory import AlertMemory
     from ultramon.alerts.readings import Reading
+    from ultramon.state.level_share import LevelShare
     from ultramon.system.clock import Clock
 
 CONTEXT_ALERT = "context_alert"
@@ -103,7 +106,8 @@ def check_context(
         reason = "no session is named" if check.session is None else f"no data of {check.session}"
         return AlertOutcome(STALE, session=check.session, reason=reason)
     status = check.judge(reading)
-    return AlertOutcome(status, reading=reading, action=check.config.actions[status])
+    action = check.config.actions[status]
+    return AlertOutcome(status, reading=reading, action=action, share=check.share(status))
 
 
 class _Check:
@@ -140,7 +144,11 @@ class _Check:
         if reading.problem or reading.usage_ratio is None:
             return STALE
         ladder = self.config.ladder.resolve(None)
-        return ladder.names[ladder.rank_at(reading.usage_ratio)]
+        return ladder.names[ladder.rank_at(reading.judged_ratio or 0.0)]
+
+    def share(self, status: str | None) -> LevelShare | None:
+        """Return where a status begins; None for one that is no level."""
+        return None if status is None else share_of(status, self.config.ladder.to_json(), None)
 
     def alert(
         self, command: str | None, every: int | None, *, force: bool, stream: TextIO | None
@@ -160,7 +168,8 @@ class _Check:
         is_checked, alerts = self._remember(reading, status, command or "", every, force=force)
         if not is_checked:
             return AlertOutcome(None, reading=reading, reason=f"not the turn of {command}")
-        outcome = AlertOutcome(status, alerted=alerts, reading=reading, action=action)
+        share = self.share(status)
+        outcome = AlertOutcome(status, alerted=alerts, reading=reading, action=action, share=share)
         if alerts:
             from ultramon.alerts.rendering import write_alert
 
@@ -187,7 +196,7 @@ class _Check:
             if not (is_turn(command, every, memory.counts) or force):
                 return False, False
             return True, advance(
-                memory, status, reading.usage_ratio, self.config, self.now, force=force
+                memory, status, reading.judged_ratio, self.config, self.now, force=force
             )
 
         file = memory_file(reading, self.state_directory)
@@ -228,6 +237,8 @@ class _Check:
             command=command,
             forced=forced,
             directory=reading.directory,
+            **share_facts(self.share(status)),
+            **({"roundPercent": True} if reading.rounds else {}),
         )
         journal = Journal(self.state_directory)
         try:

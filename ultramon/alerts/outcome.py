@@ -7,6 +7,7 @@ if TYPE_CHECKING:
     from typing import Any
 
     from ultramon.alerts.readings import Reading
+    from ultramon.state.level_share import LevelShare
 
 
 class AlertOutcome:
@@ -23,9 +24,11 @@ class AlertOutcome:
         source: The file of the numbers; None without data.
         session: The session; None without one.
         reason: Why there is no better answer, for people; empty for a good one.
+        rounds: Whether the whole percentage is the nearest one, as the agent's host shows it.
+        share: Where the status begins; None for one that is no level.
     """
 
-    __slots__ = (
+    _FIELDS = (
         "action",
         "alerted",
         "limit",
@@ -36,6 +39,7 @@ class AlertOutcome:
         "status",
         "tokens",
     )
+    __slots__ = (*_FIELDS, "rounds", "share")
 
     def __init__(
         self,
@@ -46,6 +50,7 @@ class AlertOutcome:
         action: str = "",
         session: str | None = None,
         reason: str = "",
+        share: LevelShare | None = None,
     ) -> None:
         ratio = None if reading is None else reading.usage_ratio
         self.alerted = alerted
@@ -57,6 +62,8 @@ class AlertOutcome:
         self.action = action
         self.source = None if reading is None else reading.path
         self.session = session if reading is None else reading.session
+        self.rounds = reading is not None and reading.rounds
+        self.share = share
         self.reason = reason or ("" if reading is None else reading.problem)
 
     def __bool__(self) -> bool:
@@ -64,8 +71,8 @@ class AlertOutcome:
 
     def to_json(self) -> dict[str, Any]:
         """Return the outcome as the command line prints it with ``--json``."""
-        return {name: getattr(self, name) for name in self.__slots__}
+        return {name: getattr(self, name) for name in self._FIELDS}
 
     def __repr__(self) -> str:
-        values = ", ".join(f"{name}={getattr(self, name)!r}" for name in self.__slots__)
+        values = ", ".join(f"{name}={getattr(self, name)!r}" for name in self._FIELDS)
         return f"AlertOutcome({values})"

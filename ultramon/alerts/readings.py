@@ -19,6 +19,7 @@ from ultramon.state.liveness import (
     judge,
 )
 from ultramon.state.record import StateRecord
+from ultramon.state.usage_percent import usage_ratio, whole_percent
 from ultramon.system import compact_json
 from ultramon.system.files import read_shared_file
 from ultramon.system.ids import check_agent_id
@@ -47,6 +48,7 @@ class Reading:
         usage_ratio: 0.0 and more, not clamped; None = unknown, see ``problem``.
         tokens: In the window; None = unknown.
         limit_tokens: The limit that the ratio is of; None = unknown.
+        rounds: Whether the agent's own ladder decides on whole percents, as for `whole_percent`.
         problem: Why it is unknown, too old, or of an impossible time, for people; empty for a good
             one.
     """
@@ -57,6 +59,7 @@ class Reading:
         "path",
         "problem",
         "record",
+        "rounds",
         "tokens",
         "usage_ratio",
     )
@@ -68,7 +71,16 @@ class Reading:
         self.usage_ratio: float | None = None
         self.tokens: int | None = None
         self.limit_tokens: int | None = None
+        self.rounds = bool(getattr(record, "ladder", {}).get("roundPercent"))
         self.problem = ""
+
+    @property
+    def judged_ratio(self) -> float | None:
+        """The usage ratio that decides: a percentage that faces round up is that percentage."""
+        ratio = self.usage_ratio
+        if ratio is None or not self.rounds:
+            return ratio
+        return max(ratio, whole_percent(ratio, rounds=True) / 100)
 
     @property
     def session(self) -> str:
@@ -124,7 +136,7 @@ def read_state(state_directory: str, session: str, now: float) -> Reading | None
         return None
     reading = Reading(record, states.file(session))
     life = judge(record, states.heartbeat_at(session), now, this_host())
-    ratio = record.usage_ratio
+    ratio = usage_ratio(record)
     if life.verdict == ENDED:
         reading.problem = f"the agent has ended: {life.reason}"
         return reading

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-import math
 import os
 
 from ultramon.alerts.config import OK, STALE
 from ultramon.context.ladder import CAUTION, CRITICAL, EMERGENCY, WARNING
+from ultramon.state.level_share import share_sentence
+from ultramon.state.usage_percent import whole_percent
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -28,14 +29,19 @@ _MAX_WIDTH = 76
 def numbers(outcome: AlertOutcome) -> str:
     """Return how full the window is: ``87% (174000/200000 tokens)``.
 
-    The percentage is rounded down: it never shows a threshold that is not reached.
+    The whole percentage is the one of every other face, see `whole_percent`.
     """
     if outcome.percentage is None:
         return "unknown"
-    text = f"{math.floor(outcome.percentage)}%"
+    text = f"{whole_percent(outcome.percentage / 100, rounds=outcome.rounds)}%"
     if outcome.tokens is not None and outcome.limit is not None:
         text += f" ({outcome.tokens}/{outcome.limit} tokens)"
     return text
+
+
+def level_sentence(outcome: AlertOutcome) -> str:
+    """Return where the status begins, such as ``caution is 85 % of 200k and more``; often empty."""
+    return share_sentence(outcome.status or "", outcome.share, outcome.limit)
 
 
 def write_alert(outcome: AlertOutcome, stream: TextIO) -> None:
@@ -48,6 +54,8 @@ def write_alert(outcome: AlertOutcome, stream: TextIO) -> None:
     status, facts = outcome.status or STALE, numbers(outcome)
     if status == STALE:
         facts = f"context data is stale, {outcome.reason}; last {facts}"
+    elif said := level_sentence(outcome):
+        facts += f"; {said}"
     name, action = status.upper(), f"Action: {outcome.action}"
     if stream.isatty() or os.environ.get("FORCE_COLOR"):
         text = _drawn(name, facts, action, _COLOURS[status], stream)

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from ultramon.system.counts import short_tokens as short_tokens
 from ultramon.system.terminal_text import first_of, sanitize
 from ultramon.system.wording import MAX_FIELD_CHARS as MAX_FIELD_CHARS
 from ultramon.system.wording import age as age
@@ -20,7 +21,6 @@ from ultramon.system.wording import field as field
 from ultramon.system.wording import moment as moment
 from ultramon.system.wording import percent as percent
 from ultramon.system.wording import plural as plural
-from ultramon.system.wording import short_tokens as short_tokens
 from ultramon.system.wording import tokens as tokens
 from ultramon.system.wording import turns as turns
 

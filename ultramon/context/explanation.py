@@ -9,6 +9,7 @@ from pydantic import Field
 from ultramon.context.forecast import describe_compaction
 from ultramon.context.gauge import is_lower_bound, known_tokens
 from ultramon.context.ladder import Ladder
+from ultramon.context.level_words import level_words
 from ultramon.errors import ConfigurationError
 from ultramon.state.liveness import Liveness
 from ultramon.state.models import AgentState, Model
@@ -95,8 +96,8 @@ class Explanation(Model):
         limit = "unknown" if state.context_limit is None else f"{state.context_limit:,}"
         lines = [
             f"agent {state.agent_id}  run {state.run}  model {state.model or 'not named'}",
-            f"{self._held()} of {limit} tokens{share}"
-            f"  level {state.threshold_status or 'unknown'}  action {state.action}",
+            f"{self._held()} of {limit} tokens{share}",
+            f"level {level_words(state)}  action {state.action}",
             "",
             f"tokens    {_SOURCE_TEXT.get(state.tokens_source, state.tokens_source)}",
         ]

@@ -293,6 +293,10 @@ class Gauge:
             return
         names = self.ladder.names  # also those that the limit drops
         is_rise = names.index(level) > names.index(previous)
+        # Only here: most calls of a hook change no level.
+        from ultramon.context.level_words import share_of
+        from ultramon.state.level_share import share_facts
+
         if is_rise:
             rungs = record.announced["rungs"]
             rungs[level] = rungs.get(level, 0) + 1
@@ -305,6 +309,7 @@ class Gauge:
             tokens=None if record.context_limit is None else self._tracker.tokens,
             contextLimit=record.context_limit,
             tokensSource=self._tracker.source,
+            **share_facts(share_of(level, record.ladder, record.context_limit)),
             **({"roundPercent": True} if self.ladder.round_percent else {}),
         )
 

@@ -8,6 +8,8 @@ from __future__ import annotations
 from copy import copy
 from typing import TYPE_CHECKING, NamedTuple
 
+# Not when a level first changes: by then the process may have no descriptor left to load it with.
+import ultramon.context.level_words  # noqa: F401
 from ultramon.context.gauge import Gauge, GaugeMemory
 from ultramon.context.ladder import FORCE_RETURN, next_level
 from ultramon.context.level_machine import LevelMachine

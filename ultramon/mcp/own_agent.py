@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from ultramon.context.gauge import is_lower_bound, known_tokens
 from ultramon.context.ladder import Ladder
+from ultramon.context.level_words import share_of
 from ultramon.context.note import describe_pace, write_note
 from ultramon.errors import AgentNotFoundError, NotPermittedError, StateError
 from ultramon.mcp.models import (
@@ -18,6 +19,7 @@ from ultramon.mcp.models import (
     Plan,
     Task,
 )
+from ultramon.state.level_share import words_of
 from ultramon.state.liveness import ENDED, judge
 from ultramon.state.observed import Unreadable, observe
 from ultramon.state.usage_percent import percent_down
@@ -275,9 +277,9 @@ def _fitting(
     elif not fit.ok and fit.tokens_over:
         reason = f"{about} tokens more would pass the limit of {limit:,} by {fit.tokens_over:,}"
     elif not fit.ok:
-        reason = (
-            f"{about} tokens more would reach the level {fit.level_after}, which asks to return"
-        )
+        share = share_of(fit.level_after, record.ladder, limit)
+        reached = words_of(fit.level_after, share, limit)
+        reason = f"{about} tokens more would reach the level {reached}, which asks to return"
     elif not is_known:
         verdict, reason = UNKNOWN, "how full the window is now is not known yet"
     elif is_lower_bound(record):

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from ultramon.context.gauge import is_lower_bound
 from ultramon.context.ladder import Ladder, next_level
+from ultramon.context.level_words import share_of
 from ultramon.state.usage_percent import usage_ratio
 from ultramon.system import compact_json
 
@@ -15,6 +16,7 @@ if TYPE_CHECKING:
     from typing import Any
 
     from ultramon.context.ladder import ResolvedLadder
+    from ultramon.state.level_share import LevelShare
     from ultramon.state.record import StateRecord
 
 DEFAULT = "default"
@@ -34,15 +36,25 @@ class Decision:
         action: What it asks of the agent.
         previous: The last announced level; without one the base of the ladder.
         is_rise: Whether the level is higher than the previous one: that leads to a notice.
+        share: Where the level begins; None = not known.
     """
 
-    __slots__ = ("action", "is_rise", "level", "previous")
+    __slots__ = ("action", "is_rise", "level", "previous", "share")
 
-    def __init__(self, level: str, action: str, previous: str, *, is_rise: bool) -> None:
+    def __init__(
+        self,
+        level: str,
+        action: str,
+        previous: str,
+        *,
+        is_rise: bool,
+        share: LevelShare | None = None,
+    ) -> None:
         self.level = level
         self.action = action
         self.previous = previous
         self.is_rise = is_rise
+        self.share = share
 
 
 def least_ratio(record: StateRecord) -> float | None:
@@ -85,7 +97,9 @@ def decide(
     if usage_ratio(record) is None and not is_rise:
         return None
     rung = rungs.rung(level)
-    return Decision(level, rung.action if rung else "none", previous, is_rise=is_rise)
+    share = share_of(level, record.ladder if ladder is None else ladder, record.context_limit)
+    action = rung.action if rung else "none"
+    return Decision(level, action, previous, is_rise=is_rise, share=share)
 
 
 def _resolved(

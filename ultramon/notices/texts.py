@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from ultramon.context.gauge import is_lower_bound
 from ultramon.context.ladder import CRITICAL, FORCE_RETURN, WARNING
+from ultramon.state.level_share import share_facts, share_in, words_of
 from ultramon.state.liveness import ENDED, LOST, OUTCOMES
 from ultramon.state.usage_percent import exact_ratio, whole_percent
 from ultramon.system.ids import is_agent_id
@@ -126,6 +127,7 @@ def level_facts(
         "contextLimit": record.context_limit,
         "tokensSource": record.tokens_source,
         "measuredAt": format_time(record.measured_at or 0.0),
+        **share_facts(decision.share),
         **({"isLowerBound": True} if is_lower_bound(record) else {}),
         **({"roundPercent": True} if rounds else {}),
     }
@@ -144,7 +146,8 @@ def _level_words(facts: dict[str, Any], now: float, levels: Container[object]) -
         shown += " or more"
     level = facts.get("level")
     is_shown = isinstance(level, str) and level in levels
-    parts = [f"is at {shown}" + (f" ({level})" if is_shown else "")]
+    named = f" ({words_of(level, share_in(facts), limit)})" if is_shown else ""
+    parts = [f"is at {shown}{named}"]
     if tokens is not None and limit:
         parts.append(f"{tokens:,} of {limit:,} tokens")
     source, at = facts.get("tokensSource"), parse_time(facts.get("measuredAt"))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from ultramon.state.level_share import share_in, share_sentence
 from ultramon.state.usage_percent import exact_ratio, whole_percent
 from ultramon.system.terminal_text import sanitize
 from ultramon.system.wording import field, plural, tokens
@@ -24,17 +25,22 @@ def _usage(event: dict[str, Any]) -> str:
     return f"{_percent(event)}, {used} of {limit} tokens"
 
 
+def _share(event: dict[str, Any]) -> str:
+    said = share_sentence(field(event["level"]), share_in(event), event["contextLimit"])
+    return f"; {said}" if said else ""
+
+
 def _level(event: dict[str, Any]) -> str:
     asked = "" if event["action"] == "none" else f": {field(event['action'])}"
     known = field(event["tokensSource"])
     used = f"{_percent(event)}," if event["tokens"] is None else _usage(event)
-    return f"{field(event['level'])}{asked}, {used} {known}"
+    return f"{field(event['level'])}{asked}, {used} {known}{_share(event)}"
 
 
 def _alert(event: dict[str, Any]) -> str:
     after = "" if event["command"] is None else f", after {field(event['command'])}"
     forced = ", forced" if event["forced"] else ""
-    return f"{field(event['level'])}, {_usage(event)}{after}{forced}"
+    return f"{field(event['level'])}, {_usage(event)}{after}{forced}{_share(event)}"
 
 
 def _epoch(event: dict[str, Any]) -> str:

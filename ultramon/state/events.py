@@ -41,6 +41,10 @@ class ThresholdEvent(Event):
     """With the limit None where somebody posted a share of a window of unknown size."""
     context_limit: Annotated[int, Field(gt=0)] | None
     tokens_source: str
+    level_from: float | None = None
+    """Usage ratio at which the level begins; None for the base level."""
+    level_below: float | None = None
+    """Of the base level: the usage ratio at which the next one begins."""
 
 
 class EpochEvent(Event):

@@ -19,17 +19,6 @@ def tokens(count: int | None) -> str:
     return "?" if count is None else f"{count:,}"
 
 
-def short_tokens(count: int | None) -> str:
-    """Write a token count in few cells: ``950``, ``2.5k``, ``20k``, ``1.2M``."""
-    if count is None or count < 1_000:
-        return tokens(count)
-    if count < 9_950:
-        return f"{count / 1_000:.1f}k"
-    if count < 999_500:
-        return f"{count / 1_000:.0f}k"
-    return f"{count / 1_000_000:.1f}M"
-
-
 def percent(ratio: float | None) -> str:
     """Write a ratio as a percentage with one decimal; ``?`` when unknown."""
     return "?" if ratio is None else f"{ratio * 100:.1f} %"

@@ -166,7 +166,8 @@ def test_hooks_tell_by_the_same_rules(tmp_path):
         inbox = Inbox("boss", backend=backend)
         (warning,) = inbox.poll()
         assert warning.text.startswith(
-            "[ultramon] Context window of session is at 50% (warning), 100,000 of 200,000 tokens"
+            "[ultramon] Context window of session is at 50% (warning, 50 % of 200k and more)"
+            ", 100,000 of 200,000 tokens"
         )
         session.call("PostCompact")
         (compaction,) = inbox.poll()

@@ -179,7 +179,9 @@ def test_the_line_says_what_is_asked_and_how_far_it_is_to_the_next_rung(session)
     for tokens in (100_000, 110_000, 120_000, 132_000):
         session.tool(tokens)
     record = session.record()
-    assert write_line(record, color=False) == "ctx ███████░░░ 66% 132k/200k · ~1 turn to critical"
+    assert write_line(record, color=False) == (
+        "ctx ███████░░░ 66% 132k/200k · warning 65%+ · ~1 turn to critical 75%"
+    )
     assert "\x1b[33m███████░░░ 66%\x1b[0m" in write_line(record, color=True)
 
 
@@ -187,7 +189,7 @@ def test_the_line_says_that_the_next_turn_reaches_a_rung(session):
     """Nobody counts to nought."""
     for tokens in (100_000, 120_000, 140_000):
         session.tool(tokens)
-    assert write_line(session.record(), color=False).endswith(" · next turn: critical")
+    assert write_line(session.record(), color=False).endswith(" · next turn: critical 75%")
 
 
 def test_an_unknown_limit_shows_tokens_only(session):

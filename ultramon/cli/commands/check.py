@@ -66,11 +66,11 @@ def command(
     """Return the status of a session's window as the exit code.
 
     0 ok, 50 warning (70 % and more), 51 caution (85 %), 52 critical (90 %), 53 emergency (95 %), 54
-    stale: no data, or too old. These are the default limits of alerts. Earlier alerts make no
-    difference, and nothing is stored.
+    stale: no data, or too old. These are the default limits of alerts; [levels] of ultramon.toml
+    moves the lower two. Earlier alerts make no difference, and nothing is stored.
     """
     from ultramon import AlertConfig, check_context
-    from ultramon.alerts.rendering import numbers
+    from ultramon.alerts.rendering import level_sentence, numbers
 
     state_dir = state_dir_given(state_dir)
     try:
@@ -92,7 +92,9 @@ def command(
         del shown["alerted"]
         print_json({**shown, "exitCode": int(code)})
         return code
-    click.echo(status if outcome.percentage is None else f"{status}: {numbers(outcome)}")
+    said = level_sentence(outcome)
+    line = status if outcome.percentage is None else f"{status}: {numbers(outcome)}"
+    click.echo(f"{line}; {said}" if said else line)
     if outcome.reason:
         say(outcome.reason)
     return code

@@ -17,6 +17,7 @@ from ultramon.cli.output import (
     tokens,
     usage_bar,
 )
+from ultramon.context.level_words import brief_level_words
 from ultramon.pictures.sparkline import sparkline
 from ultramon.state.agent_rows import (
     MAX_TAG_CHARS,
@@ -102,7 +103,7 @@ def _tag(one: ObservedAgent, look: Look) -> tuple[str, str]:
 
 
 def _level(one: ObservedAgent, look: Look) -> tuple[str, str]:
-    return field(one.record.threshold_status) or "unknown", _style(one)
+    return field(brief_level_words(one.record, with_limit=look.is_wide)), _style(one)
 
 
 def _bar(one: ObservedAgent, look: Look) -> tuple[str, str]:

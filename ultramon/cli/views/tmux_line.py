@@ -12,6 +12,7 @@ from ultramon.backends.toolkit import judge_stored
 from ultramon.cli.agent_list import look_at, paused_collector
 from ultramon.cli.output import action_style, field, takes_unicode
 from ultramon.cli.selection import open_store
+from ultramon.context.level_words import brief_level_words
 from ultramon.state.agent_rows import name_of, need_of
 from ultramon.state.liveness import ALIVE, LOST, STALE
 from ultramon.state.observed import ObservedAgent, Unreadable, checked_json
@@ -125,8 +126,8 @@ def _fullness(one: ObservedAgent) -> str:
     record = one.record
     name = field(name_of(record).brief)[:_MAX_NAME_CHARS]
     if record.usage_ratio is None:
-        return f"{name} {field(record.threshold_status) or 'unknown'}"
-    return f"{name} {usage_percent(record)}% {field(record.threshold_status)}"
+        return f"{name} {field(brief_level_words(record))}"
+    return f"{name} {usage_percent(record)}% {field(brief_level_words(record))}"
 
 
 def _written(text: str, colour: str) -> str:

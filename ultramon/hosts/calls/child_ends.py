@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 
 from ultramon.context.ladder import FORCE_RETURN
+from ultramon.context.level_words import level_words
 from ultramon.hosts.calls.hosted_agent import one_line
 from ultramon.state.usage_percent import usage_words
 from ultramon.system.terminal_text import sanitize
@@ -176,7 +177,7 @@ def _window(child: HostedAgent, now: float) -> str:
         return "How full its context window was is not known."
     return (
         f"Its context window held {record.estimated_tokens:,} of {record.context_limit:,} tokens"
-        f" ({usage_words(record)}, {record.threshold_status or 'unknown'}),"
+        f" ({usage_words(record)}: {level_words(record)}),"
         f" {record.tokens_source} {clock_time(record.measured_at, now)}."
     )
 

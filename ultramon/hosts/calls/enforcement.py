@@ -396,10 +396,11 @@ def _is_certain(agent: HostedAgent) -> bool:
 
 
 def _fill(agent: HostedAgent) -> str:
+    from ultramon.context.level_words import level_words
     from ultramon.state.usage_percent import usage_words
 
     record = agent.record
     return (
         f"Its context window holds {record.estimated_tokens:,} of {record.context_limit or 0:,}"
-        f" tokens ({usage_words(record)}, {record.threshold_status})."
+        f" tokens ({usage_words(record)}: {level_words(record)})."
     )

@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 import time
 
+from ultramon.context.level_words import brief_level_words, share_of
 from ultramon.errors import UltramonError
 from ultramon.hosts.calls.hosted_agent import WAITING
 from ultramon.hosts.calls.payload import decode_payload, read_bounded
@@ -17,6 +18,7 @@ from ultramon.hosts.calls.switches import is_off, stands_down, state_directory
 from ultramon.hosts.claude_code.host import CLAUDE_CODE
 from ultramon.hosts.transcripts.records import LastReading
 from ultramon.state.usage_percent import usage_percent
+from ultramon.system.counts import short_tokens
 from ultramon.system.ids import check_agent_id
 
 TYPE_CHECKING = False
@@ -174,31 +176,29 @@ def _was_stopped(record: StateRecord, tail: LastReading) -> bool:
 
 
 def write_line(record: StateRecord, *, color: bool) -> str:
-    """Return one short line: bar, percent, tokens, and the turns that remain."""
+    """Return one short line: bar, percent, tokens, level, and the turns that remain."""
     limit, ratio = record.context_limit, record.usage_ratio
     if limit is None or ratio is None:
-        return f"ctx {_short(record.estimated_tokens)} tokens" if record.measured_at else "ctx –"
+        held = short_tokens(record.estimated_tokens)
+        return f"ctx {held} tokens" if record.measured_at else "ctx –"
     cells = min(_BAR_CELLS, round(ratio * _BAR_CELLS))
     line = f"{'█' * cells}{'░' * (_BAR_CELLS - cells)} {usage_percent(record)}%"
     code = _COLOURS.get(record.action)
     if color and code:
         line = f"\x1b[{code}m{line}\x1b[0m"
-    line = f"ctx {line} {_short(record.estimated_tokens)}/{_short(limit)}"
+    line = f"ctx {line} {short_tokens(record.estimated_tokens)}/{short_tokens(limit)}"
+    line += f" · {brief_level_words(record, with_limit=False)}" if code else ""
     rungs = (record.forecast or {}).get("rungs") or {}
     name = next(iter(rungs), None)
     if name is not None:
+        share = share_of(name, record.ladder, limit)
+        at = "" if share is None else f" {share.percent}%"
         turns = rungs[name]["turns"]
         if turns:
-            line += f" · ~{turns} turn{'' if turns == 1 else 's'} to {name}"
+            line += f" · ~{turns} turn{'' if turns == 1 else 's'} to {name}{at}"
         else:
-            line += f" · next turn: {name}"
+            line += f" · next turn: {name}{at}"
     return line
-
-
-def _short(tokens: int) -> str:
-    if tokens < 1000:
-        return str(tokens)
-    return f"{tokens / 1000:.0f}k" if tokens < 1_000_000 else f"{tokens / 1_000_000:.3g}M"
 
 
 def _run(chained: dict[str, Any], data: bytes, store: HookStore) -> bytes:

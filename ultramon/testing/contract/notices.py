@@ -204,7 +204,8 @@ class NoticeContract:
         read(backend, record, 0.65, tokens_source="reported")
         (message,) = waiting(backend)
         assert message.text == (
-            "[ultramon] Context window of scout-1 is at 65% (critical), 130,000 of 200,000 tokens,"
+            "[ultramon] Context window of scout-1 is at 65% (critical, 65 % of 200k and more),"
+            " 130,000 of 200,000 tokens,"
             " reported 00:00Z."
         )
         assert (message.sender, message.category) == ("scout-1", "context_monitor")

@@ -5,13 +5,15 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from ultramon.context.forecast import describe_compaction
+from ultramon.context.level_words import level_words
 from ultramon.pictures.charts import Mark, Point, Rung, glyph, token_chart
 from ultramon.pictures.drawings import bar
 from ultramon.pictures.elements import Element, element
 from ultramon.state.agent_rows import name_of, need_of, turns_to_limit
 from ultramon.state.liveness import ENDED
 from ultramon.state.usage_percent import usage_words
-from ultramon.system.wording import age, field, moment, percent, plural, short_tokens, tokens, turns
+from ultramon.system.counts import short_tokens
+from ultramon.system.wording import age, field, moment, percent, plural, tokens, turns
 from ultramon.web.pages.event_list import event_table
 from ultramon.web.pages.fleet import held_words, level_class, rungs_of, state_words, usage_bar
 from ultramon.web.pages.layout import agent_url, facts_list, job_url
@@ -60,7 +62,7 @@ def agent_content(facts: AgentFacts) -> Element:
     one, record = facts.one, facts.one.record
     name = name_of(record)
     words, class_ = state_words(one, need_of(one))
-    level = field(record.threshold_status) or "unknown"
+    level = field(level_words(record))
     usage = f"{usage_words(record)} · {held_words(one)} of {tokens(record.context_limit)}"
     return element(
         "div",

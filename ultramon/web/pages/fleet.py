@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 from ultramon.context.gauge import is_lower_bound, known_tokens
 from ultramon.context.ladder import FORCE_RETURN, PREPARE_HANDOFF, Ladder
+from ultramon.context.level_words import brief_level_words
 from ultramon.errors import ConfigurationError
 from ultramon.pictures.drawings import bar
 from ultramon.pictures.elements import Element, element
@@ -152,7 +153,7 @@ def _line(row: AgentRow, depth: int) -> Element:
         class_=f"agent depth-{min(depth, _MOST_DEPTH)}",
     )
     words, class_ = state_words(one, row.need)
-    level = field(record.threshold_status) or "unknown"
+    level = field(brief_level_words(record, with_limit=False))
     of = f" of {tokens(record.context_limit)}"
     return element(
         "tr",
