@@ -8,7 +8,14 @@ import openai.types.chat
 import pytest
 from langchain_core.messages import AIMessage, AIMessageChunk
 
-from ultramon import Action, ConfigurationError, InvalidUsageError, Level, UnknownResponseError
+from ultramon import (
+    Action,
+    ConfigurationError,
+    InvalidUsageError,
+    Ladder,
+    Level,
+    UnknownResponseError,
+)
 from ultramon.context.provider_usage import UNDERSTOOD
 from ultramon.testing import fill
 from ultramon.testing.clock import START
@@ -486,3 +493,50 @@ def test_a_model_too_small_for_the_reserved_output_is_refused(make):
         monitor.set_model("claude-sonnet-4-5")
     assert monitor.get_state().model == "gpt-4.1"
     assert monitor.get_state().limit_source == "model"
+
+
+def test_from_seventy_percent_up_each_whole_percent_is_stored_at_once(make, store, ultramon_clock):
+    """`ultramon check` reads the store: five seconds late it would answer for another window."""
+    monitor = make("scout-1", **LIMIT)
+    monitor.report_usage(input_tokens=69_000)
+    for tokens in (70_000, 71_000, 71_999, 72_000, 80_100):
+        ultramon_clock.advance(1)
+        monitor.report_usage(input_tokens=tokens)
+        ultramon_clock.advance(0)
+        shown = store.load("scout-1").record.estimated_tokens
+        assert shown // 1_000 == tokens // 1_000
+    ultramon_clock.advance(1)
+    monitor.track_content("x" * 4 * 1_000)
+    ultramon_clock.advance(0)
+    assert store.load("scout-1").record.estimated_tokens == monitor.get_state().estimated_tokens
+
+
+def test_below_the_lower_of_seventy_percent_and_the_first_rung_nothing_is_hurried(
+    make, store, ultramon_clock
+):
+    """There a save for each percent would cost, and nobody decides by it."""
+    ladder = Ladder.default(0.5, 0.9)
+    monitor = make("scout-1", **LIMIT, ladder=ladder)
+    monitor.report_usage(input_tokens=20_000)
+    first = store.load("scout-1").record.seq
+    for tokens in range(21_000, 30_000, 1_000):
+        ultramon_clock.advance(0.1)
+        monitor.report_usage(input_tokens=tokens)
+    assert store.load("scout-1").record.seq - first <= 1
+    monitor.report_usage(input_tokens=50_000)
+    ultramon_clock.advance(1)
+    monitor.report_usage(input_tokens=51_000)
+    ultramon_clock.advance(0)
+    assert store.load("scout-1").record.estimated_tokens == 51_000
+
+
+def test_whole_percents_are_stored_once_a_second_at_most(make, store, ultramon_clock):
+    """An agent that reports a percent every hundredth of a second is no load for the disk."""
+    monitor = make("scout-1", **LIMIT)
+    monitor.report_usage(input_tokens=70_000)
+    first = store.load("scout-1").record.seq
+    for tokens in range(71_000, 84_000, 100):
+        ultramon_clock.advance(0.01)
+        monitor.report_usage(input_tokens=tokens)
+    seconds = 1.3
+    assert store.load("scout-1").record.seq - first <= math.ceil(seconds) + 1

@@ -338,6 +338,11 @@ class Gauge:
         stride = max(NEAR_RATIO * limit, 2 * max(steps, default=0))
         return tokens + stride >= ratio * limit
 
+    @property
+    def first_ratio(self) -> float:
+        """The usage ratio at which the lowest rung is reached."""
+        return self._resolved.rungs[0].ratio
+
     def rank(self, level: str) -> int:
         """Return the height of a level on the ladder."""
         return self._resolved.rank(level)

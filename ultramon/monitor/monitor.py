@@ -335,7 +335,7 @@ class ContextMonitor:
         with session.state.lock:
             is_first = self._record.measured_at is None
             if not gauge.add(text, source):
-                self._writer.changed()
+                session.note_growth()
                 return gauge.action
         return session.read(lambda: None, is_first=is_first)
 

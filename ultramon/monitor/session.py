@@ -21,6 +21,7 @@ from ultramon.monitor.live_state import LiveState
 from ultramon.monitor.state_writer import StateWriter
 from ultramon.routing import PARENT, SELF, register
 from ultramon.state.record import SDK_HOST, SETTING_SOURCES
+from ultramon.state.usage_percent import whole_percent
 from ultramon.system.processes import process_started_at, working_directory
 from ultramon.system.settings import ARGUMENT
 
@@ -37,6 +38,11 @@ if TYPE_CHECKING:
 
 _log = logging.getLogger("ultramon.monitor")
 
+FRESH_FROM_RATIO = 0.70
+"""From here on, or from the first rung if that is lower, each whole percent is saved at once."""
+FRESH_SECONDS = 1.0
+"""Between two such saves: a save costs far more than a report."""
+_NEVER = float("inf")
 TASK_SAVE_SECONDS = 0.1
 """Task changes within this time are saved together."""
 
@@ -87,6 +93,9 @@ class Session:
         self._notify = {SELF: self.agent_id, PARENT: record.parent_id}.get(notify or "")
         self._notify_ladder = notify_ladder
         self._has_warned_of_limit = False
+        self._percent: int | None = None
+        self._fresh_at = -FRESH_SECONDS
+        self._fresh_tokens = _NEVER
         self.raises = config.on_error == "raise"
         self.saver = background_saver_for(clock)
         self.writer = StateWriter(self.state, backend, self.saver, takeover=takeover)
@@ -232,12 +241,44 @@ class Session:
             _log.warning("agent %s, model %s: %s", self.agent_id, model, UNKNOWN_LIMIT)
         if not record.active:
             return action
+        delay = self._fresh_percent()
         if events:
             self.announce(events)
         else:
             is_first = is_first and record.measured_at is not None
-            writer.changed(0.0 if is_first else None)
+            writer.changed(0.0 if is_first else delay)
         return action
+
+    def note_growth(self) -> None:
+        """Note that text was counted and that no level may have to change."""
+        is_fresh = self._gauge.tokens >= self._fresh_tokens
+        self.writer.changed(self._fresh_percent() if is_fresh else None)
+
+    def _fresh_percent(self) -> float | None:
+        """Return the delay after which a new whole percent is saved; None where none is shown.
+
+        Whoever asks for the status from outside, as `ultramon check` does, sees what is stored.
+        """
+        gauge, limit = self._gauge, self.record.context_limit
+        ratio = gauge.usage_ratio
+        if limit is None or ratio is None:
+            self._fresh_tokens = _NEVER
+            return None
+        rounds = gauge.ladder.round_percent
+        percent = whole_percent(ratio, rounds=rounds)
+        least = min(FRESH_FROM_RATIO, gauge.first_ratio)
+        following = (percent + (0.5 if rounds else 1)) / 100
+        self._fresh_tokens = max(least, following) * limit
+        if ratio < least or percent == self._percent:
+            self._percent = None if ratio < least else percent
+            return None
+        self._percent = percent
+        now = self.clock.monotonic()
+        if self._fresh_at > now:
+            return None  # the save that is due then takes this percent too
+        delay = max(0.0, self._fresh_at + FRESH_SECONDS - now)
+        self._fresh_at = now + delay
+        return delay
 
     def announce(self, events: list[dict[str, Any]], *, patiently: bool = False) -> bool:
         """Save now, then emit the events; return whether they are stored.

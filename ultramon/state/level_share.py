@@ -66,7 +66,7 @@ def share_facts(share: LevelShare | None) -> dict[str, float]:
 def share_in(facts: Mapping[str, Any]) -> LevelShare | None:
     """Return the share that an event or a notice names; None where it names none."""
     for name, is_base in (("levelFrom", False), ("levelBelow", True)):
-        ratio = facts.get(name)
+        ratio: Any = facts.get(name)
         if type(ratio) in (int, float) and 0 < ratio <= 1:
             return LevelShare(float(ratio), is_base=is_base)
     return None
