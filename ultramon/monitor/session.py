@@ -96,6 +96,8 @@ class Session:
         self._percent: int | None = None
         self._fresh_at = -FRESH_SECONDS
         self._fresh_tokens = _NEVER
+        self._stale_tokens = 0.0
+        self._fresh_limit: int | None = None
         self.raises = config.on_error == "raise"
         self.saver = background_saver_for(clock)
         self.writer = StateWriter(self.state, backend, self.saver, takeover=takeover)
@@ -260,15 +262,19 @@ class Session:
         Whoever asks for the status from outside, as `ultramon check` does, sees what is stored.
         """
         gauge, limit = self._gauge, self.record.context_limit
-        ratio = gauge.usage_ratio
+        # Most reports change no percent that is shown, and cost one comparison here.
+        if limit == self._fresh_limit and self._stale_tokens <= gauge.tokens < self._fresh_tokens:
+            return None
+        ratio, self._fresh_limit = gauge.usage_ratio, limit
         if limit is None or ratio is None:
-            self._fresh_tokens = _NEVER
+            self._fresh_limit, self._fresh_tokens = None, _NEVER
             return None
         rounds = gauge.ladder.round_percent
         percent = whole_percent(ratio, rounds=rounds)
         least = min(FRESH_FROM_RATIO, gauge.first_ratio)
-        following = (percent + (0.5 if rounds else 1)) / 100
-        self._fresh_tokens = max(least, following) * limit
+        half = 0.5 if rounds else 0.0
+        self._fresh_tokens = max(least, (percent + 1 - half) / 100) * limit
+        self._stale_tokens = 0.0 if ratio < least else (percent - half) / 100 * limit
         if ratio < least or percent == self._percent:
             self._percent = None if ratio < least else percent
             return None
