@@ -117,7 +117,7 @@ def test_the_text_says_what_the_kills_cost():
     done = run("demo", "--kill", "--items", "30", "--agents", "2")
     assert done.returncode == 0, done.stderr
     assert re.search(
-        r"30 of 30 verified, \d contexts, 2 killed, ([012]) repeated, \1 begun again, 0 lost",
+        r"30 of 30 verified, \d contexts, 2 killed, [012] begun again, 0 lost",
         done.stdout,
     )
     assert len(re.findall(r"^demo-.* LOST$", done.stdout, re.MULTILINE)) == 2
@@ -136,7 +136,7 @@ def test_a_stranger_may_kill_a_worker_too():
         text = demo.stdout.read()
     assert demo.returncode == 0
     assert re.search(
-        r"files: 36 of 36 verified, \d contexts, 1 killed, ([01]) repeated, \1 begun again, 0 lost",
+        r"files: 36 of 36 verified, \d contexts, 1 killed, [01] begun again, 0 lost",
         text,
     )
     assert "all 36 files were read, each exactly once" in text

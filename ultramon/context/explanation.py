@@ -10,6 +10,7 @@ from ultramon.context.forecast import describe_compaction
 from ultramon.context.gauge import is_lower_bound, known_tokens
 from ultramon.context.ladder import Ladder
 from ultramon.context.level_words import level_words
+from ultramon.context.limits import limit_words
 from ultramon.errors import ConfigurationError
 from ultramon.state.liveness import Liveness
 from ultramon.state.models import AgentState, Model
@@ -116,7 +117,8 @@ class Explanation(Model):
                 f"  client  {self.session_tokens_left:>12,}"
                 "  left of its session's token budget, another number"
             )
-        lines += ["", f"limit     {limit}, source {state.limit_source}"]
+        named = limit_words(state.context_limit, state.limit_source)
+        lines += ["", f"limit     {named}, source {state.limit_source}"]
         if state.limit_suspect:
             lines.append("  suspect: the provider counted more tokens than the window holds")
         for candidate in state.limit_candidates or ():

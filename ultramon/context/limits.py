@@ -181,6 +181,24 @@ def _window_and_source(model: str | None, host: str | None) -> tuple[int | None,
     return WINDOWS.get(name), "model"
 
 
+def is_assumed(source: str) -> bool:
+    """Return whether a limit of this source is the default one: no model is named."""
+    return source == "default"
+
+
+def limit_words(limit_tokens: int | None, source: str) -> str:
+    """Return a context limit for people; an assumed one says so.
+
+    Args:
+        limit_tokens: The limit; None = unknown.
+        source: As a state has it in ``limitSource``.
+    """
+    if limit_tokens is None:
+        return "unknown"
+    assumed = " assumed: no model named" if is_assumed(source) else ""
+    return f"{limit_tokens:,}{assumed}"
+
+
 def default_window_from_environment(environ: Mapping[str, str]) -> int:
     """Return the window assumed for an agent without a model and a window.
 

@@ -14,6 +14,7 @@ from ultramon.context.gauge import Gauge, GaugeMemory
 from ultramon.context.ladder import FORCE_RETURN, next_level
 from ultramon.context.level_machine import LevelMachine
 from ultramon.context.levels import UNKNOWN_LIMIT, UNKNOWN_USAGE, Level, ThresholdAction, as_level
+from ultramon.context.limits import is_assumed
 from ultramon.context.note import write_note
 from ultramon.context.tracker import ContextTracker
 from ultramon.errors import ConfigurationError
@@ -335,6 +336,7 @@ class MonitorGauge(Gauge):
             action=record.action,
             critical_note=self.config.critical_note,
             rounds=self.ladder.round_percent,
+            is_assumed=is_assumed(record.limit_source),
         )
 
     def snapshot(self) -> StateRecord:

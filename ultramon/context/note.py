@@ -38,6 +38,7 @@ def write_note(
     critical_note: str | None = None,
     note_from: str = FORCE_RETURN,
     rounds: bool = False,
+    is_assumed: bool = False,
 ) -> str:
     """Return the note.
 
@@ -57,6 +58,7 @@ def write_note(
         critical_note: The user's sentence.
         note_from: The lowest action with which it is said.
         rounds: As for `whole_percent`.
+        is_assumed: Whether the limit is the default one, as no model is named.
     """
     limit = "" if limit_tokens is None else f"{limit_tokens:,} tokens"
     held = f"at least {tokens:,}" if is_lower_bound else f"{tokens:,}"
@@ -74,6 +76,8 @@ def write_note(
     if has_token_budget:
         held += "; the session's token budget is another number"
     parts = [f"Context window: {held}."]
+    if is_assumed:
+        parts.append("The limit is assumed: no model named.")
     if limit_tokens is not None:
         parts.append(_consequence(limit_name, window_tokens, compacts=compacts))
     parts.append(pace)

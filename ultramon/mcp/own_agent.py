@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 from ultramon.context.gauge import is_lower_bound, known_tokens
 from ultramon.context.ladder import Ladder
 from ultramon.context.level_words import share_of
+from ultramon.context.limits import is_assumed
 from ultramon.context.note import describe_pace, write_note
 from ultramon.errors import AgentNotFoundError, NotPermittedError, StateError
 from ultramon.mcp.models import (
@@ -258,6 +259,7 @@ def _summary(record: StateRecord, resolved: ResolvedLadder, now: float) -> str:
         tasks=(record.tasks_completed, record.tasks_total),
         action=record.action,
         rounds=bool(record.ladder.get("roundPercent")),
+        is_assumed=is_assumed(record.limit_source),
     )
 
 

@@ -91,7 +91,7 @@ def test_items_are_carried_across_contexts_and_verified(mode, shared_store, tmp_
     assert add_up(result).verified == 14
     assert len(result.contexts) >= 2
     assert str(result) == f"14 of 14 verified, {len(result.contexts)} contexts, 0 killed, " + (
-        "0 repeated, 0 begun again, 0 lost"
+        "0 begun again, 0 lost"
     )
     assert json.loads(json.dumps(result.to_json()))["counts"]["verified"] == 14
     assert_no_work_lost("job")
@@ -100,7 +100,7 @@ def test_items_are_carried_across_contexts_and_verified(mode, shared_store, tmp_
 def test_without_verify_items_are_claimed_and_nothing_more(fleet, tmp_path):
     """The agent says so, and nobody looked."""
     result = fleet.supervise(spawner(tmp_path, "claims"), ["a", "b"])
-    assert str(result) == "2 of 2 claimed, 1 context, 0 killed, 0 repeated, 0 begun again, 0 lost"
+    assert str(result) == "2 of 2 claimed, 1 context, 0 killed, 0 begun again, 0 lost"
     assert result.ok
     assert effects(tmp_path) == []
 

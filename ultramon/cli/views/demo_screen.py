@@ -95,6 +95,8 @@ def print_proof(result: SupervisorResult, problems: list[str]) -> None:
     click.echo(f"files: {result}")
     if not problems:
         count = result.counts.assigned
-        click.echo(f"by the workers' own notes all {count} files were read, each exactly once")
+        click.echo(
+            f"by the workers' own notes all {count} files were read to the end, each exactly once"
+        )
     for problem in problems:
         say(f"Error: {problem}")

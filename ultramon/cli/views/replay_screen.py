@@ -17,6 +17,7 @@ from ultramon.cli.output import (
     usage_bar,
 )
 from ultramon.cli.views.replay_chart import plot
+from ultramon.context.limits import is_assumed, limit_words
 from ultramon.recordings.summary import UNRECORDED
 from ultramon.recordings.timeline import Crossing, Overflow
 from ultramon.state.usage_percent import exact_ratio, whole_percent
@@ -56,7 +57,9 @@ def _facts(timeline: Timeline) -> list[str]:
     limit, peak = timeline.context_limit, timeline.peak_tokens
     limited, of_limit = "limit unknown", ""
     if limit is not None:
-        limited = f"limit {tokens(limit)} tokens ({timeline.limit_source})"
+        limited = f"limit {limit_words(limit, timeline.limit_source)}"
+        if not is_assumed(timeline.limit_source):
+            limited = f"limit {tokens(limit)} tokens ({timeline.limit_source})"
         of_limit = f", {whole_percent(peak / limit, rounds=timeline.round_percent)} % of the limit"
     if timeline.limit_suspect:
         limited += ", suspect: more was reported than the model should hold"

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 from ultramon.cli.output import field, make_console, make_table, plural, short_tokens
 from ultramon.recordings.summary import UNRECORDED
 from ultramon.recordings.survey import MOST_NAMES, short_names
+from ultramon.state.usage_percent import whole_percent
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -158,11 +159,13 @@ def _worst(sessions: Sequence[SessionFacts], commands: Sequence[str] | None) -> 
         table.add_column(name, justify="right", no_wrap=True)
     table.add_column("" if commands is None else "see it again", no_wrap=True)
     for one, command in zip(sessions, commands or [""] * len(sessions), strict=True):
-        peak = "?" if one.peak_ratio is None else _percent(one.peak_ratio)
+        peak = one.peak_ratio
+        # As hooks decide, and as every other face of a coding agent shows it.
+        shown = "?" if peak is None else f"{whole_percent(peak, rounds=True)} %"
         table.add_row(
             Text(_cut(field(one.project or "unknown"), 14)),
             f"{one.ended_at:%m-%d}" if one.ended_at else "?",
-            Text(peak, _peak_style(one.peak_ratio)),
+            Text(shown, _peak_style(peak)),
             compacted(one),
             Text(subagents(one), "red" if one.subagents_empty or one.subagents_near_limit else ""),
             Text(field(command), "cyan"),

@@ -158,7 +158,6 @@ class SupervisorResult:
         parts += [
             "1 context" if len(self.contexts) == 1 else f"{len(self.contexts)} contexts",
             f"{self.killed} killed",
-            f"{len(self.repeated)} repeated",
             f"{len(self.begun_again)} begun again",
         ]
         if self.set_aside:

@@ -6,6 +6,7 @@ Standard library only; loaded when there is something to warn of.
 from __future__ import annotations
 
 from ultramon.context import note
+from ultramon.context.limits import is_assumed
 from ultramon.state.record import StateRecord
 from ultramon.system.timestamps import format_time
 
@@ -42,6 +43,7 @@ def write_warning(store: HookStore, agent: HostedAgent, transcript_path: str | N
         critical_note=request,
         note_from=store.installed.note_from,
         rounds=agent.gauge.ladder.round_percent,
+        is_assumed=is_assumed(record.limit_source),
     )
 
 

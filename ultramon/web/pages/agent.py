@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from ultramon.context.forecast import describe_compaction
 from ultramon.context.level_words import level_words
+from ultramon.context.limits import limit_words
 from ultramon.pictures.charts import Mark, Point, Rung, glyph, token_chart
 from ultramon.pictures.drawings import bar
 from ultramon.pictures.elements import Element, element
@@ -166,7 +167,8 @@ def _facts(one: ObservedAgent, now: float) -> Element:
         [
             ("client", field(record.host)),
             ("model", field(record.model)),
-            ("limit", f"{tokens(record.context_limit)} ({field(record.limit_source)})"),
+            ("limit", f"{limit_words(record.context_limit, record.limit_source)}"
+             f" ({field(record.limit_source)})"),
             ("reading", f"{field(record.tokens_source)}, {age(_since(record.measured_at, now))} ago"
              if record.measured_at else "none yet"),
             ("next rung", turns(one.runway_turns)),
