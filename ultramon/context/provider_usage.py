@@ -6,10 +6,10 @@ Imports none of those packages, and takes the same shapes as decoded JSON.
 from __future__ import annotations
 
 from functools import lru_cache
-from typing import TYPE_CHECKING, NamedTuple, TypeVar, cast
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar, cast
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Hashable
 
 _T = TypeVar("_T")
 
@@ -274,14 +274,15 @@ def _any_field(source: object, names: str) -> object:
 def _field(source: object, name: str) -> object:
     if isinstance(source, dict):
         return source.get(name)
-    if _may_have(type(source), name):
+    kind: Hashable = type(source)
+    if _may_have(kind, name):
         return getattr(source, name, None)
     extra = getattr(source, "__pydantic_extra__", None)
     return extra.get(name) if extra else None
 
 
 @lru_cache(maxsize=4096)
-def _may_have(kind: type, name: str) -> bool:
+def _may_have(kind: Any, name: str) -> bool:
     """Return whether objects of a type may have an attribute of their own or of their type.
 
     A pydantic model takes 3 µs to find out that it has not, and is asked for some thirty.

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import threading
+from functools import partial
 from typing import TYPE_CHECKING, Any
 from weakref import WeakValueDictionary
 
@@ -154,13 +155,13 @@ class ContextPlugin(BasePlugin):  # type: ignore[misc, unused-ignore]
                 agent_id = self.adapter.derived_id(*session, name)
             else:
                 agent_id = self.adapter.conversation_id(*session, name)
-            given = {"name": name, "alone": True, "is_new": is_new}
+            begin = partial(self.adapter.begin, agent_id, name=name, alone=True, is_new=is_new)
             first = next(iter(agents.values()), None)
             if first is None:
-                agent = self.adapter.begin(agent_id, **given)
+                agent = begin()
             else:
                 with first.inside():
-                    agent = self.adapter.begin(agent_id, **given)
+                    agent = begin()
             agents[name] = agent
         return agent
 

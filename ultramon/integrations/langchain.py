@@ -284,17 +284,15 @@ class _NestedModels(BaseCallbackHandler):
     """Shows the models that are called in a tool to its `_Nested`."""
 
     run_inline = True
-    ignore_agent = ignore_chain = ignore_retriever = ignore_retry = ignore_custom_event = True  # type: ignore[assignment]
+    ignore_agent = ignore_chain = ignore_retriever = ignore_retry = ignore_custom_event = True
 
     def __init__(self, nested: _Nested) -> None:
         self._nested = nested
 
-    def on_chat_model_start(
-        self, _serialized: Any, messages: Any, *, run_id: UUID, **details: Any
-    ) -> None:
+    def on_chat_model_start(self, *given: Any, run_id: UUID, **details: Any) -> None:
         path = self._nested.path_of(details.get("metadata"))
         if path is not None:
-            self._nested.begin(path, run_id, messages, details["metadata"])
+            self._nested.begin(path, run_id, given[1], details["metadata"])
 
     on_llm_start = on_chat_model_start
 
@@ -308,22 +306,21 @@ class _NestedModels(BaseCallbackHandler):
 class _AsyncNestedModels(AsyncCallbackHandler):
     """Does the same in an event loop, which does not wait for a start."""
 
-    ignore_agent = ignore_chain = ignore_retriever = ignore_retry = ignore_custom_event = True  # type: ignore[assignment]
+    run_inline = True
+    ignore_agent = ignore_chain = ignore_retriever = ignore_retry = ignore_custom_event = True
 
     def __init__(self, nested: _Nested) -> None:
         self._nested = nested
 
-    async def on_chat_model_start(
-        self, _serialized: Any, messages: Any, *, run_id: UUID, **details: Any
-    ) -> None:
+    async def on_chat_model_start(self, *given: Any, run_id: UUID, **details: Any) -> None:
         path = self._nested.path_of(details.get("metadata"))
         if path is None:
             return
-        given = path, run_id, messages, details["metadata"]
+        call = path, run_id, given[1], details["metadata"]
         if path in self._nested.agents:
-            self._nested.begin(*given)
+            self._nested.begin(*call)
         else:
-            await asyncio.to_thread(self._nested.begin, *given)
+            await asyncio.to_thread(self._nested.begin, *call)
 
     on_llm_start = on_chat_model_start
 
@@ -395,9 +392,7 @@ class ContextCallbackHandler(BaseCallbackHandler):
             agent.failed(error)
         self.on_chain_end(run_id=run_id)
 
-    def on_chat_model_start(
-        self, _serialized: Any, messages: Any, *, run_id: UUID, **details: Any
-    ) -> None:
+    def on_chat_model_start(self, *given: Any, run_id: UUID, **details: Any) -> None:
         """Note a call, or end the run before it.
 
         Raises:
@@ -412,7 +407,7 @@ class ContextCallbackHandler(BaseCallbackHandler):
             self.adapter.finish(agent)
             raise HandedOffError(record.agent_id, record)
         agent.before_call(metadata.get("ls_model_name"))
-        self._calls[run_id] = agent, messages
+        self._calls[run_id] = agent, given[1]
 
     on_llm_start = on_chat_model_start
 
