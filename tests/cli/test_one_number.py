@@ -8,7 +8,7 @@ import sys
 
 import pytest
 from helpers.hooked_session import SESSION, HookedSession
-from ultramon.notices.rules import decide
+from ultramon.notices.levels import decide
 
 from ultramon.backends.local.backend import LocalBackend
 from ultramon.backends.local.state_files import StateDirectory
