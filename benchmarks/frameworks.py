@@ -41,6 +41,8 @@ from ultramon.integrations import load
 
 CALLS = 40
 """Model calls of a run."""
+TICK_SECONDS = 0.01
+"""What the CPU time of other processes is counted in."""
 _marks: list[float] = []
 """CPU seconds of this process at each call of the model in the present run."""
 
@@ -141,6 +143,24 @@ RUNS = {
     "litellm": run_litellm,
     "claude-agent-sdk": run_claude_agent_sdk,
 }
+
+
+def make_idle_middleware() -> Any:
+    """Make a middleware that does nothing, at the same places."""
+    from langchain.agents.middleware import AgentMiddleware
+
+    class Idle(AgentMiddleware):  # type: ignore[type-arg]
+        async def awrap_model_call(self, request: Any, handler: Any) -> Any:
+            return await handler(request)
+
+        async def awrap_tool_call(self, request: Any, handler: Any) -> Any:
+            return await handler(request)
+
+    return Idle()
+
+
+IDLE = {"langchain": make_idle_middleware}
+"""What shows the framework's own share, where it has one that is worth a row."""
 MODULES = {"openai-agents": "agents", "google-adk": "google.adk"}
 PAIRS = {"claude-agent-sdk": 5}
 """Where a run starts a process of the client, which takes seconds; else `--pairs`."""
@@ -187,21 +207,28 @@ def measure(name: str, pairs: int) -> None:
     """Print the rows of one framework."""
     logging.disable(logging.WARNING)
     warnings.simplefilter("ignore")
-    taken: dict[bool, list[Taken]] = {False: [], True: []}
+    kinds = ["bare", "watched", *(["idle"] if name in IDLE else [])]
+    taken: dict[str, list[Taken]] = {kind: [] for kind in kinds}
     with tempfile.TemporaryDirectory() as directory:
         config = ContextConfig(context_window_tokens=100_000)
         choices = {"config": config, "backend": LocalBackend(directory)}
         for number in range(pairs + 1):
-            for is_watched in (False, True):
-                watched = load(name)(**choices) if is_watched else None
+            for kind in kinds:
+                watched = None
+                if kind != "bare":
+                    watched = load(name)(**choices) if kind == "watched" else IDLE[name]()
                 seconds = cpu_seconds(RUNS[name](watched, CALLS))
                 if number:  # the first ones load what they need
-                    taken[is_watched].append(seconds)
-    bare, more = least_call(taken[False]), least_call(taken[True]) - least_call(taken[False])
-    own = [min(run.own for run in taken[is_watched]) for is_watched in (False, True)]
-    print(row(name, bare, more, own[1] - own[0] - CALLS * more))
-    used = [min(run.children for run in taken[is_watched]) for is_watched in (False, True)]
-    if all(used):
+                    taken[kind].append(seconds)
+    bare, own = least_call(taken["bare"]), min(run.own for run in taken["bare"])
+    for kind in kinds[1:]:
+        more = least_call(taken[kind]) - bare
+        a_run = min(run.own for run in taken[kind]) - own - CALLS * more
+        print(
+            row(name if kind == "watched" else f"{name}, one that does nothing", bare, more, a_run)
+        )
+    used = [min(run.children for run in taken[kind]) for kind in kinds]
+    if min(used) > TICK_SECONDS:
         call = used[0] / CALLS, (used[1] - used[0]) / CALLS
         print(row("the client's process, in ticks of 10 ms a run", *call, 0.0))
 
@@ -219,7 +246,7 @@ def find_python(name: str) -> Path:
     assert spec.loader is not None
     frameworks = module_from_spec(spec)
     spec.loader.exec_module(frameworks)
-    package, _oldest = frameworks.find_requirement(name)
+    package, _oldest = frameworks.find_requirement(frameworks.FRAMEWORKS[name])
     return frameworks.prepare(name, package, frameworks.FRAMEWORKS[name].newest, ())
 
 
