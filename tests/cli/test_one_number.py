@@ -8,7 +8,6 @@ import sys
 
 import pytest
 from helpers.hooked_session import SESSION, HookedSession
-from ultramon.notices.levels import decide
 
 from ultramon.backends.local.backend import LocalBackend
 from ultramon.backends.local.state_files import StateDirectory
@@ -16,6 +15,7 @@ from ultramon.context.config import ContextConfig
 from ultramon.hosts.claude_code.status_line import write_line
 from ultramon.monitor.monitor import create_context_monitor
 from ultramon.notices import texts
+from ultramon.notices.levels import decide
 from ultramon.pictures.elements import to_html
 from ultramon.state.event_words import event_words
 from ultramon.state.observed import observe

@@ -18,6 +18,7 @@ import click
 from ultramon.cli.exit_codes import CommandFailed, ExitCode, NobodyFound
 from ultramon.cli.gone_variables import gone_variable_errors
 from ultramon.errors import AgentNotFoundError, UltramonError
+from ultramon.system.processes import working_directory
 from ultramon.system.terminal_text import sanitize
 from ultramon.version import __version__
 
@@ -263,6 +264,10 @@ class Program(click.Group):
         except KeyboardInterrupt:
             return ExitCode.INTERRUPTED
         except OSError as error:
+            if error.filename is None and working_directory() is None:
+                from ultramon.cli.selection import DELETED_DIRECTORY
+
+                raise CommandFailed(DELETED_DIRECTORY) from error
             where = f"{error.filename}: " if error.filename else ""
             raise CommandFailed(f"{where}{error.strerror or error}") from error
 

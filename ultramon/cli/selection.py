@@ -17,6 +17,7 @@ from ultramon.hosts.gone_sessions import GoneSessions
 from ultramon.state.observed import ObservedAgent
 from ultramon.state.record import short_id
 from ultramon.system.clock import SYSTEM_CLOCK
+from ultramon.system.processes import working_directory
 from ultramon.system.terminal_text import first_of, sanitize
 
 if TYPE_CHECKING:
@@ -25,6 +26,7 @@ if TYPE_CHECKING:
     from ultramon.backends.base import Backend, StoredAgent
     from ultramon.backends.overview import Overview
 
+DELETED_DIRECTORY = "the working directory was deleted: change to one that is there"
 _MAX_NAMED = 5
 _UNITS = {"s": 1, "m": 60, "h": 3_600, "d": 86_400, "w": 604_800}
 _AMOUNT = r"([0-9]{1,9}(?:\.[0-9]{1,9})?)([smhdw])"
@@ -180,6 +182,31 @@ def open_shared_store(state_dir: str | None) -> Backend:
     if backend.url == "memory:":
         raise CommandFailed("ULTRAMON_BACKEND is memory:, which processes cannot share")
     return backend
+
+
+def present_directory() -> str:
+    """Return the working directory.
+
+    Raises:
+        CommandFailed: It was deleted.
+    """
+    directory = working_directory()
+    if directory is None:
+        raise CommandFailed(DELETED_DIRECTORY)
+    return directory
+
+
+def project_directory(layer: str | None = None) -> str:
+    """Return the directory whose settings count; where it was deleted, the user's own.
+
+    Raises:
+        CommandFailed: It was deleted, and a layer of a project's settings is asked for.
+    """
+    directory = working_directory()
+    if directory is not None or layer in ("project", "local"):
+        return directory or present_directory()
+    say(f"Note: {DELETED_DIRECTORY}; settings of a project are not looked at")
+    return os.path.expanduser("~")
 
 
 def chosen_directory(state_dir: str | None) -> str:

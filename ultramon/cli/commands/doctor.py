@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
-import os
-
 import click
 
 from ultramon.cli.exit_codes import ExitCode
 from ultramon.cli.output import plural, say
-from ultramon.cli.selection import chosen_directory, json_option, state_dir_option
+from ultramon.cli.selection import (
+    chosen_directory,
+    json_option,
+    project_directory,
+    state_dir_option,
+)
 from ultramon.cli.settings_findings import settings_findings
 from ultramon.cli.views.findings import print_findings
 
@@ -33,7 +36,7 @@ def command(*, host: str | None, state_dir: str | None, json: bool) -> ExitCode:
 
     directory = chosen_directory(state_dir)
     now = SYSTEM_CLOCK.now()
-    context = DoctorContext(os.getcwd(), directory, now)
+    context = DoctorContext(project_directory(), directory, now)
     findings = [
         *examine(context, host),
         *find_earlier_log(directory),

@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import functools
-import os
 import sys
 from typing import TYPE_CHECKING, Any
 
 import click
 
 from ultramon.cli.output import print_json, say
-from ultramon.cli.selection import chosen_directory, json_option, state_dir_option
+from ultramon.cli.selection import (
+    chosen_directory,
+    json_option,
+    project_directory,
+    state_dir_option,
+)
 from ultramon.cli.views.installable_hosts import print_hosts
 from ultramon.errors import ConfigurationError
 from ultramon.system.terminal_text import sanitize
@@ -226,7 +230,8 @@ def command(
 
     chosen = named_host(host, {"plugin": plugin, **choices})
     directory = chosen_directory(state_dir)
-    request = SetupRequest(host, os.getcwd(), directory, layer, Choices(**choices), plugin, force)
+    cwd = project_directory(layer)
+    request = SetupRequest(host, cwd, directory, layer, Choices(**choices), plugin, force)
     plan = chosen.setup.plan_installation(request)
     offer = plan.offer
     if offer is not None and not (dry_run or json) and _accepts(offer):

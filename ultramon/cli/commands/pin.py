@@ -14,6 +14,7 @@ from ultramon.cli.selection import (
     find_agent_id,
     json_option,
     open_store,
+    present_directory,
     state_dir_option,
 )
 
@@ -66,7 +67,7 @@ def command(
     if session is not None and project is not None:
         raise click.UsageError("--session and --project exclude each other")
     is_session = session is not None
-    owner = os.path.realpath(project or os.getcwd())
+    owner = os.path.realpath(project or present_directory())
     if session is not None:
         owner = find_agent_id(open_store(state_dir), session)
     pins = Pins(chosen_directory(state_dir))

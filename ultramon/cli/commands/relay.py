@@ -13,7 +13,7 @@ from click.core import ParameterSource
 
 from ultramon.cli.exit_codes import CommandFailed, ExitCode
 from ultramon.cli.output import plural, print_json, say
-from ultramon.cli.selection import store_options, time_span
+from ultramon.cli.selection import present_directory, store_options, time_span
 from ultramon.errors import ConfigurationError
 from ultramon.relay.option_values import (
     CLAUDE,
@@ -246,7 +246,7 @@ def _new(goal: str | None, given: dict[str, Any]) -> tuple[RelayChoices, list[st
     if goal is None:
         raise click.UsageError("name a GOAL, or go on with --resume RUN")
     chosen, notes = _chosen(given)
-    return RelayChoices(goal=goal, cwd=os.getcwd(), **chosen), notes
+    return RelayChoices(goal=goal, cwd=present_directory(), **chosen), notes
 
 
 def _stored(

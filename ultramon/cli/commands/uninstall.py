@@ -8,7 +8,12 @@ import click
 
 from ultramon.cli.commands.install import carry_out, named_host, setup_options
 from ultramon.cli.output import say
-from ultramon.cli.selection import chosen_directory, json_option, state_dir_option
+from ultramon.cli.selection import (
+    chosen_directory,
+    json_option,
+    project_directory,
+    state_dir_option,
+)
 
 
 @click.command("uninstall", epilog="Example: ultramon uninstall claude-code --dry-run")
@@ -38,7 +43,7 @@ def command(
 
     chosen = named_host(host, {"plugin": plugin})
     directory = chosen_directory(state_dir)
-    request = SetupRequest(host, os.getcwd(), directory, layer, plugin=plugin)
+    request = SetupRequest(host, project_directory(layer), directory, layer, plugin=plugin)
     plan = chosen.setup.plan_removal(request)
     is_there = plan.changes_settings
     carry_out(plan, dry_run=dry_run, verbose=verbose, json=json)
