@@ -377,7 +377,7 @@ A_MONITOR_LOADS = {
     " journal_clock level_marks message_rows queue registry route_rows schema state_files",
     "context": "config estimator estimator_weights forecast gauge ladder level_machine"
     " level_words levels limits model_windows monitor_gauge note provider_usage shared_levels"
-    " tracker",
+    " token_counts tracker",
     "monitor": "async_twins background late_models lifecycle live_state monitor session"
     " state_writer",
     "notices": "levels message message_rules permissions registration router texts",

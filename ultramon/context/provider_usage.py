@@ -8,8 +8,10 @@ from __future__ import annotations
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar, cast
 
+from ultramon.context.token_counts import input_side, is_cache_inside
+
 if TYPE_CHECKING:
-    from collections.abc import Callable, Hashable
+    from collections.abc import Callable
 
 _T = TypeVar("_T")
 
@@ -79,6 +81,7 @@ _OTHERS = (
         cache_in_input=True,
     ),
 )
+_TOTALS = "total_tokens totalTokens total_token_count totalTokenCount"
 _MODELS = ("model", "model_name", "model_version", "modelVersion", "ai_model_id")
 _STREAM_CLASSES = ("Chunk", "Event", "Update", "StreamingChatMessageContent")
 _STREAM_TYPES = ("content_block_", "message_", "ping", "response.")
@@ -156,9 +159,10 @@ def _find_usage(response: object, depth: int) -> Usage | None:
     )
     # Most are missing: to look into what is not there was half of the time.
     there = (place for place in places if place is not None)
-    usage = next(filter(None, map(_read_usage, there)), None)
-    if usage is None:
+    found = [*filter(None, map(_read_usage, there))]
+    if not found:
         return None
+    usage = _richest(found)
     for holder in (message, metadata, summary, response):
         for name in _MODELS:
             model = _field(holder, name)
@@ -241,14 +245,48 @@ def _read_usage(usage: object) -> Usage | None:
 
 def _counted(usage: object, names: _Names) -> Usage:
     """Return the numbers unchecked, 0 for None; the monitor refuses impossible ones."""
-    cache = _any_field(usage, names.cache_details) or usage
-    return Usage(
-        cast("int", _any_field(usage, names.input_tokens) or 0),
-        cast("int", _any_field(cache, names.cache_read_tokens) or 0),
-        cast("int", _any_field(cache, names.cache_creation_tokens) or 0),
-        cast("int", _any_field(usage, names.output_tokens) or 0),
-        names.cache_in_input,
+    details = _any_field(usage, names.cache_details) or usage
+    # Proxies put Anthropic's counts of the cache beside the details of the chat shape.
+    read = _any_field(details, names.cache_read_tokens) or _field(
+        usage, _ANTHROPIC.cache_read_tokens
     )
+    created = _any_field(details, names.cache_creation_tokens) or _field(
+        usage, _ANTHROPIC.cache_creation_tokens
+    )
+    counts = (
+        _any_field(usage, names.input_tokens) or 0,
+        read or 0,
+        created or 0,
+        _any_field(usage, names.output_tokens) or 0,
+    )
+    found = Usage(*cast("tuple[int, int, int, int]", counts), names.cache_in_input)
+    total = _any_field(usage, _TOTALS)
+    if not _is_countable(found):
+        return found
+    cache = found.cache_read_tokens + found.cache_creation_tokens
+    stated = total if type(total) is int else 0
+    is_inside = is_cache_inside(
+        found.input_tokens, cache, found.output_tokens, stated, usual=names.cache_in_input
+    )
+    return found._replace(cache_in_input=is_inside)
+
+
+def _is_countable(usage: Usage) -> bool:
+    return all(type(count) is int for count in usage[:4])
+
+
+def _richest(found: list[Usage]) -> Usage:
+    """Return the first usage, or a later one of the same reply that counts more of its cache."""
+    first = found[0]
+    others = [one for one in found[1:] if one.output_tokens == first.output_tokens]
+    if not others or not all(map(_is_countable, [first, *others])):
+        return first
+    return max([first, *others], key=_input_side)
+
+
+def _input_side(usage: Usage) -> int:
+    cache = usage.cache_read_tokens + usage.cache_creation_tokens
+    return input_side(usage.input_tokens, cache, cache_in_input=usage.cache_in_input)
 
 
 def _last_request(usage: object) -> object:
@@ -278,7 +316,7 @@ def _field(source: object, name: str) -> object:
         return None
     if isinstance(source, dict):
         return source.get(name)
-    kind: Hashable = type(source)
+    kind: type = type(source)
     if _may_have(kind, name):
         return getattr(source, name, None)
     extra = getattr(source, "__pydantic_extra__", None)

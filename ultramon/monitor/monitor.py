@@ -18,6 +18,7 @@ from ultramon.context.levels import as_ladder
 from ultramon.context.limits import parse_overflow
 from ultramon.context.monitor_gauge import MonitorGauge
 from ultramon.context.provider_usage import UNDERSTOOD, is_stream_part, usage_from_response
+from ultramon.context.token_counts import input_side
 from ultramon.errors import ConfigurationError, InvalidUsageError, UnknownResponseError
 from ultramon.monitor.async_twins import in_thread, to_its_end
 from ultramon.monitor.late_models import load_models
@@ -360,7 +361,8 @@ class ContextMonitor:
             cache_read_tokens: Input read from a cache.
             cache_creation_tokens: Input written to a cache.
             output_tokens: Tokens of the reply.
-            cache_in_input: Whether ``input_tokens`` includes the cached ones (OpenAI, LangChain).
+            cache_in_input: Whether ``input_tokens`` includes the cached ones (OpenAI, LangChain);
+                more cached tokens than input are beside it all the same.
             context_window_tokens: What the provider says the model holds, if it does.
             at: When the provider counted, epoch seconds or aware datetime; a reading older than
                 the last one or than this epoch changes nothing. None = now, and so is later.
@@ -379,8 +381,7 @@ class ContextMonitor:
         created = self._count("cache_creation_tokens", cache_creation_tokens)
         output = self._count("output_tokens", output_tokens)
         window = self._count("context_window_tokens", context_window_tokens) or None
-        if not cache_in_input:
-            tokens += read + created
+        tokens = input_side(tokens, read + created, cache_in_input=cache_in_input)
         stamp = self._stamp(at)
         return self._session.read(lambda: self._gauge.report(tokens, output, window, stamp))
 

@@ -270,19 +270,18 @@ class LineReader(TranscriptReader):
             # After a compaction the client writes zeros where it has no numbers.
             return ()
         self._compacted = False
-        return (
-            Report(
-                message_id=response_id,
-                model=self._model,
-                requested_model=self._model,
-                input_tokens=token_count(usage, "input_tokens"),
-                cache_read_tokens=token_count(usage, "cached_input_tokens"),
-                cache_creation_tokens=token_count(usage, "cache_write_input_tokens"),
-                output_tokens=token_count(usage, "output_tokens"),
-                at=at,
-                cache_in_input=True,
-            ),
+        report = Report(
+            message_id=response_id,
+            model=self._model,
+            requested_model=self._model,
+            input_tokens=token_count(usage, "input_tokens"),
+            cache_read_tokens=token_count(usage, "cached_input_tokens"),
+            cache_creation_tokens=token_count(usage, "cache_write_input_tokens"),
+            output_tokens=token_count(usage, "output_tokens"),
+            at=at,
         )
+        report.find_cache(optional_token_count(usage, "total_tokens"))
+        return (report,)
 
     def _window(self, source: JsonObject, at: float | None) -> Iterable[Window]:
         tokens = optional_token_count(source, "model_context_window")

@@ -11,6 +11,7 @@ from ultramon.hosts.transcripts.jsonl import (
     decode_object,
     head_objects,
     object_in,
+    optional_token_count,
     read_lines,
     text_of,
     text_or_none,
@@ -128,7 +129,7 @@ def report_of(entry: JsonObject) -> Report | None:
     if not token_count(tokens, "input"):
         return None  # a request that was cancelled
     model = text_or_none(entry.get("model"))
-    return Report(
+    report = Report(
         message_id=text_or_none(entry.get("id")),
         model=model,
         requested_model=model,
@@ -137,8 +138,9 @@ def report_of(entry: JsonObject) -> Report | None:
         cache_creation_tokens=0,
         output_tokens=token_count(tokens, "output"),
         at=parse_time(entry.get("timestamp")),
-        cache_in_input=True,
     )
+    report.find_cache(optional_token_count(tokens, "total"))
+    return report
 
 
 def summary_id(entry: JsonObject) -> str | None:

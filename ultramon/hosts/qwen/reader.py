@@ -216,10 +216,10 @@ def _report(entry: JsonObject, at: float | None) -> Report | None:
         cache_creation_tokens=0,
         output_tokens=token_count(usage, "candidatesTokenCount"),
         at=at,
-        cache_in_input=True,
     )
+    report.find_cache(optional_token_count(usage, "totalTokenCount"))
     # No reply is made from nothing: the provider sent no numbers.
-    return report if report.tokens else None
+    return report if report.input_tokens else None
 
 
 def _read_system(entry: JsonObject, at: float | None) -> Iterable[Record]:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from ultramon.context.token_counts import input_side, is_cache_inside
+
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any, dataclass_transform
@@ -96,12 +98,28 @@ class Report(Record):
     update: bool = False
     cache_in_input: bool = False
 
+    def find_cache(self, total_tokens: int | None) -> None:
+        """Decide how the cache is counted of a provider that usually counts it as input.
+
+        Args:
+            total_tokens: Of request and reply as stated; None = not stated.
+        """
+        self.cache_in_input = is_cache_inside(
+            self.input_tokens,
+            self.cache_read_tokens + self.cache_creation_tokens,
+            self.output_tokens,
+            total_tokens or 0,
+            usual=True,
+        )
+
     @property
     def tokens(self) -> int:
         """Tokens in the window when the request was made: new and cached input, no output."""
-        if self.cache_in_input:
-            return self.input_tokens
-        return self.input_tokens + self.cache_read_tokens + self.cache_creation_tokens
+        return input_side(
+            self.input_tokens,
+            self.cache_read_tokens + self.cache_creation_tokens,
+            cache_in_input=self.cache_in_input,
+        )
 
 
 class Boundary(Record):
@@ -227,6 +245,10 @@ class LastReading:
         compaction_id: Names the compaction that the last reply or the one before it follows, where
             no event reports compactions; None = none is known.
         compacted_at: When that was, epoch seconds, or None.
+        lacks_count: Whether a reply follows for which the client has written no numbers.
+        has_given_up: Whether the search ended where neither a reply nor a compaction was found.
+        file_id: Names the file on its disk; None = not read from one file.
+        size_bytes: How long that was.
     """
 
     report: Report | None = None
@@ -241,3 +263,22 @@ class LastReading:
     window_tokens: int | None = None
     compaction_id: str | None = None
     compacted_at: float | None = None
+    lacks_count = False
+    has_given_up = False
+    file_id: int | None = None
+    size_bytes = 0
+
+    @classmethod
+    def of_file(cls, file_id: int, size_bytes: int) -> LastReading:
+        """Return the reading of a file in which nothing was found yet."""
+        reading = cls()
+        reading.file_id, reading.size_bytes = file_id, size_bytes
+        reading.bytes_behind = size_bytes
+        return reading
+
+    @property
+    def place(self) -> tuple[int, int, int] | None:
+        """Where the reply ends: the file, the byte, and the size of the file; None = unknown."""
+        if self.file_id is None or self.report is None:
+            return None
+        return self.file_id, self.size_bytes - self.bytes_behind, self.size_bytes
