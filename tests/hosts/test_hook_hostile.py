@@ -268,14 +268,22 @@ def test_looking_for_a_reply_ends_after_so_many_lines_that_are_none(session, lin
 
 @pytest.mark.parametrize("where", ["before", "behind"])
 def test_a_line_of_20_mb_is_no_matter(session, where):
-    """Behind the reply it is further back than is looked, and nothing is known; within bounds."""
+    """Neither before the reply nor behind it, where a document was read into the conversation."""
     long = b'{"type":"user","message":{"content":"' + b"x" * (20 * MIB) + b'"}}\n'
     session.write(*([long] if where == "before" else []))
     session.reply(tokens_at(30), "toolu_a")
     session.write(*([long] if where == "behind" else []))
     answer = session.call("PostToolUse", tool_use_id="toolu_a")
-    assert bool(answer.text) == (where == "before")
+    assert answer.text
     assert session.failures() == []
+
+
+def test_a_search_that_gives_up_says_so(session):
+    """A window is not called unknown in silence where a reply may stand further back."""
+    session.reply(tokens_at(30), "toolu_a")
+    session.write(b"x" * MAX_TAIL_BYTES + b"\n")
+    assert not session.call("PostToolUse", tool_use_id="toolu_a").text
+    assert "no reply in the last 64 MB" in str(session.failures())
 
 
 HOSTILE_TAILS = {

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from ultramon.state.record import StateRecord
 
     Positive = int
+    Place = tuple[int, int, int]
     Decide = Callable[[str | None, float | None, ResolvedLadder], str | None]
 
 CLOCK_SLACK_SECONDS = 5.0
@@ -55,6 +56,8 @@ class GaugeMemory:
         highest_tokens: The highest count that was reported.
         turns: ``[tokens, epoch seconds]`` of the readings of this epoch, oldest first.
         readings_after: Epoch seconds; older readings belong to a window that is gone.
+        reading_file: Names the file of the last reading of this epoch, or None.
+        reading_end: Where in that file it ends, in bytes.
     """
 
     window_tokens: Positive | None
@@ -66,6 +69,8 @@ class GaugeMemory:
     highest_tokens: int
     turns: list[list[float]]
     readings_after: float
+    reading_file: Positive | None
+    reading_end: int
 
 
 class Gauge:
@@ -181,15 +186,41 @@ class Gauge:
         record.ladder_status = self._resolved.status
         self._set_level()
 
-    def is_stale(self, at: float) -> bool:
-        """Return whether a reading is older than this window or than the last reading."""
+    def is_stale(self, at: float, place: Place | None = None) -> bool:
+        """Return whether a reading is older than this window or than the last reading.
+
+        Args:
+            at: When it was made, epoch seconds.
+            place: Where it stands; in the file of the last reading that says what is newer.
+        """
+        if (is_newer := self._follows(place)) is not None:
+            return not is_newer
         newest = max(self.memory.readings_after, self._tracker.anchor_at or 0.0)
         # Where the clock was set back, the last reading bears a time that is yet to come.
         if newest > self._now() + CLOCK_SLACK_SECONDS:
             return False
         return at < newest or (at == newest and not self._takes_repeats)
 
-    def take(self, tokens: int, output_tokens: int = 0, at: float | None = None) -> bool:
+    def _follows(self, place: Place | None) -> bool | None:
+        """Return whether a reading stands behind the last one, None where only times can say.
+
+        A file grows at its end, and a clock may step back between two of its lines.
+        """
+        memory = self.memory
+        if place is None or place[0] != memory.reading_file:
+            return None
+        _, end, size = place
+        if end == memory.reading_end or size < memory.reading_end:
+            return None  # the same reading, or a file that was written anew
+        return end > memory.reading_end
+
+    def take(
+        self,
+        tokens: int,
+        output_tokens: int = 0,
+        at: float | None = None,
+        place: Place | None = None,
+    ) -> bool:
         """Take a count of what is in the window and decide the level; False = not taken.
 
         Args:
@@ -197,9 +228,12 @@ class Gauge:
             output_tokens: The reply to it.
             at: When it was made, epoch seconds; a stale one is not taken. None = now, and so is a
                 time that has not come yet.
+            place: Where it stands, see `LastReading.place` of the hosts; None = in no file.
         """
-        if not self._accept(tokens, output_tokens, at):
+        if not self._accept(tokens, output_tokens, at, place):
             return False
+        if place is not None:
+            self.memory.reading_file, self.memory.reading_end = place[:2]
         self._show()
         self._decide()
         return True
@@ -212,12 +246,16 @@ class Gauge:
         self._show()
         self._decide()
 
-    def _accept(self, tokens: int, output_tokens: int, at: float | None) -> bool:
+    def _accept(
+        self, tokens: int, output_tokens: int, at: float | None, place: Place | None = None
+    ) -> bool:
         now = self._now()
         if at is None or not 0 <= at <= now:
             at = now
-        elif self.is_stale(at):
+        elif self.is_stale(at, place):
             return False
+        elif at < (self._tracker.anchor_at or 0.0):
+            at = now  # newer all the same: the clock was set back between the two
         if tokens <= 0:
             return False
         record, memory = self.record, self.memory
@@ -249,6 +287,8 @@ class Gauge:
         record.epoch_started_at = self.memory.readings_after = at
         record.measured_at = None if tokens_after is None else at
         record.announced = {"epoch": record.epoch, "rungs": {}}
+        if self.memory.reading_file is not None:
+            self.memory.reading_file = None
         self._tracker.start_epoch(tokens_after, at)
         self._history.clear()
         self._level = self.ladder.base

@@ -58,6 +58,8 @@ class _Memory(GaugeMemory):
         self.highest_tokens = self.likely_seen = 0
         self.turns = []
         self.readings_after = readings_after
+        self.reading_file = None
+        self.reading_end = 0
 
 
 class MonitorGauge(Gauge):

@@ -149,7 +149,7 @@ def _finish(host: Host, path: str, end: SessionEnd) -> Callable[[HostedAgent], N
 
     def finish(agent: HostedAgent) -> None:
         agent.follow_compaction(reading)
-        agent.take(reading.report)
+        agent.take(reading.report, reading.place)
         if end.cuts_turn:
             # A hook may have said what the turn failed with.
             agent.finish("turn failed", cuts_turn=True)

@@ -253,6 +253,15 @@ class Transcripts:
         """Return the transcript of a session, or of one of its subagents; None = unknown."""
         return event.transcript_path if subagent_id is None else None
 
+    def find_transcript(self, environ: Mapping[str, str], agent_id: str) -> str | None:
+        """Return a transcript whose path no event has named; None = it is not found.
+
+        Args:
+            environ: The client's environment.
+            agent_id: The client's name of the session, or of the subagent.
+        """
+        return None
+
     def read_last_reading(
         self, path: str, *, is_subagent: bool, call_id: str | None = None
     ) -> LastReading:

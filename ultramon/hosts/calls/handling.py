@@ -207,7 +207,7 @@ class HookCall:
 
         def finish(agent: HostedAgent, reading: LastReading) -> None:
             if agent.record.active:
-                agent.take(reading.report)
+                agent.take(reading.report, reading.place)
             if reading.error == OVERFLOW:
                 agent.note_failure(reading.error)
             elif self._event.error:
@@ -235,7 +235,7 @@ class HookCall:
 
         def change(agent: HostedAgent, reading: LastReading) -> None:
             self._called.ensure(agent)
-            agent.take_last(reading.report)
+            agent.take_last(reading)
             agent.wait(self._event.waits_for)
             if self._event.error and self._called.parent_id is not None:
                 # No other event follows: SubagentStop is for those that came to an end.
@@ -251,7 +251,7 @@ class HookCall:
         event, reading = self._event, self._called.look()
 
         def change(agent: HostedAgent) -> None:
-            agent.take(reading.report)
+            agent.take(reading.report, reading.place)
             agent.compacting(is_automatic=event.is_automatic)
 
         self._called.update(change)
@@ -270,7 +270,7 @@ class HookCall:
             agent.tool_started(self._event.call_id)
             if reading.is_current:
                 agent.memory.is_lagging = False
-            agent.take(reading.report)
+            agent.take(reading.report, reading.place)
 
         try:
             self._called.update_with_reading(change, self._readings.check_call)
@@ -340,7 +340,7 @@ class HookCall:
             self._called.ensure(agent)
             act(agent)
             agent.memory.is_lagging = event.call_id is not None and not reading.is_current
-            agent.take(reading.report)
+            agent.take(reading.report, reading.place)
             must_end = can_end and self._must_end(agent, reading)
             if must_end:
                 return  # it reads nothing more

@@ -19,6 +19,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
 
+    from ultramon.context.gauge import Place
     from ultramon.hosts.calls.invocation import Invocation
     from ultramon.hosts.transcripts.records import LastReading, Report
     from ultramon.state.record import StateRecord
@@ -207,15 +208,20 @@ class HostedAgent:
             self.memory.observed_tokens = tokens
             self.resolve_limit()
 
-    def take(self, report: Report | None) -> bool:
-        """Take what a transcript reports; return whether it was new enough."""
+    def take(self, report: Report | None, place: Place | None = None) -> bool:
+        """Take what a transcript reports; return whether it was new enough.
+
+        Args:
+            report: The report; None = there is none.
+            place: Where it stands, see `LastReading.place`.
+        """
         if report is None:
             return False
         self.set_model(report.requested_model or report.model)
         self._follow_compactions(report.tokens)
         # One without a time may belong to a window that is gone.
         return report.at is not None and self.gauge.take(
-            report.tokens, report.output_tokens, report.at
+            report.tokens, report.output_tokens, report.at, place
         )
 
     def _follow_compactions(self, tokens: int) -> None:
@@ -267,9 +273,10 @@ class HostedAgent:
         except StateError as error:
             self._call.fail(self.record.agent_id, f"a compaction is not noted: {error}")
 
-    def take_last(self, report: Report | None) -> None:
+    def take_last(self, reading: LastReading) -> None:
         """Take the last reply of a turn, and remember which it was: another one ends the next."""
-        self.take(report)
+        report = reading.report
+        self.take(report, reading.place)
         if report is not None:
             self.memory.last_reply_at = report.at
 
@@ -384,7 +391,7 @@ class HostedAgent:
 
     def end_by(self, reading: LastReading, reason: str) -> None:
         """End a subagent that left no result, as its transcript says; else for a reason."""
-        self.take(reading.report)
+        self.take(reading.report, reading.place)
         if not self.record.active:
             return
         if reading.error is not None:

@@ -8,8 +8,17 @@ from __future__ import annotations
 
 import time
 
-from ultramon.hosts.port import PROMPT, TOOL_ENDED, TOOLS_ENDED
+from ultramon.hosts.port import (
+    PROMPT,
+    SESSION_ENDED,
+    SUBAGENT_ENDED,
+    TOOL_ENDED,
+    TOOL_STARTED,
+    TOOLS_ENDED,
+    WAITING,
+)
 from ultramon.hosts.transcripts.records import LastReading
+from ultramon.hosts.transcripts.tail import MAX_TAIL_BYTES
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -28,6 +37,8 @@ END_WAIT_SECONDS = 0.5
 BYTES_PER_TOKEN = 3
 """Of a transcript, at least, so that a large result is never taken for a small one."""
 _LOOK_AGAIN_SECONDS = 0.003
+_MEASURED = (PROMPT, TOOL_STARTED, TOOL_ENDED, TOOLS_ENDED, WAITING, SESSION_ENDED, SUBAGENT_ENDED)
+"""Events that are worth a search for a transcript whose path is not named."""
 
 
 class BehindError(Exception):
@@ -70,12 +81,16 @@ class Readings:
         subagent_id = subagent_id or event.subagent_id
         path = self._files.transcript_path(event, subagent_id, session_id or event.session_id)
         self._problem = ""
+        if path is None and is_own and event.kind in _MEASURED:
+            path = self._found_path(subagent_id)
         if path is None:
             return LastReading()
         try:
             reading = self._files.read_last_reading(
                 path, is_subagent=subagent_id is not None, call_id=event.call_id
             )
+            if reading.has_given_up:
+                self._problem = f"no reply in the last {MAX_TAIL_BYTES >> 20} MB of {path}"
             if is_own and reading.report is not None and reading.report.model is None:
                 reading.report.model = event.model
             return reading
@@ -86,6 +101,11 @@ class Readings:
         except (OSError, ValueError) as error:
             self._problem = f"transcript not read: {error}"
         return LastReading()
+
+    def _found_path(self, subagent_id: str | None) -> str | None:
+        """Return a transcript of which the client has not said where it is."""
+        name = subagent_id or self._event.session_id
+        return self._files.find_transcript(self._store.environ, name)
 
     def report_problem(self, agent_id: str) -> None:
         """Write to the failure log what was wrong when the transcript was read last."""

@@ -56,7 +56,7 @@ class Subagents:
             return None
 
         def change(agent: HostedAgent, reading: LastReading) -> None:
-            agent.take_last(reading.report)
+            agent.take_last(reading)
             if reading.error == OVERFLOW:
                 agent.end("failed", "request failed", reading.error)
             agent.end("completed", "")
@@ -128,11 +128,12 @@ class Subagents:
 
     def _take_late_reply(self, child: StateRecord, subagent_id: str) -> None:
         """Take a last reply that the client wrote only after it had reported the end."""
-        report = self._readings.look(subagent_id).report
+        reading = self._readings.look(subagent_id)
         self._readings.report_problem(self._called.agent_id)
-        if report is None or self._store.hosted(child).memory.last_reply_at == report.at:
+        report, known = reading.report, self._store.hosted(child).memory.last_reply_at
+        if report is None or known == report.at:
             return
-        self._store.update(child.agent_id, lambda agent: agent.take_last(report), create=False)
+        self._store.update(child.agent_id, lambda agent: agent.take_last(reading), create=False)
 
     def _end_child(self, child_id: str, reading: LastReading) -> None:
         """End a subagent that the client ended without an event of its own."""
@@ -142,7 +143,7 @@ class Subagents:
 
     def _complete_child(self, child_id: str, reading: LastReading) -> None:
         def complete(agent: HostedAgent) -> None:
-            agent.take(reading.report)
+            agent.take(reading.report, reading.place)
             agent.end("completed", "")
 
         self._store.update(child_id, complete, create=False)
@@ -177,7 +178,7 @@ class Subagents:
     def observe(self, subagent_id: str) -> None:
         """Take the last reading of a subagent that may have made the call; nobody is warned."""
         reading = self._readings.look(subagent_id)
-        self._change_child(subagent_id, lambda agent: agent.take(reading.report))
+        self._change_child(subagent_id, lambda agent: agent.take(reading.report, reading.place))
 
     def _change_child(self, subagent_id: str, change: Callable[[HostedAgent], object]) -> None:
         """Change a subagent of the agent that is called, whose beginning no hook may have seen."""

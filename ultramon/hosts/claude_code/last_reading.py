@@ -16,7 +16,7 @@ from ultramon.hosts.transcripts.jsonl import (
     text_or_none,
 )
 from ultramon.hosts.transcripts.records import OVERFLOW, Boundary, Content, LastReading, Report
-from ultramon.hosts.transcripts.tail import objects_from_end
+from ultramon.hosts.transcripts.tail import MAX_TAIL_BYTES, Owner, objects_from_end
 from ultramon.system.timestamps import parse_time
 
 TYPE_CHECKING = False
@@ -32,6 +32,13 @@ _BUDGET_TAIL_BYTES = 1024 * 1024
 """Where a budget is looked for: the client repeats it with each request."""
 _INTERRUPTION = b"[Request interrupted by user"
 _HOOK_STOP = b"hook_stopped_continuation"
+_COUNTS = (
+    "input_tokens",
+    "cache_creation_input_tokens",
+    "cache_read_input_tokens",
+    "output_tokens",
+    "iterations",
+)
 _MARKS = (b'"usage"', b"compact_boundary", _INTERRUPTION, _HOOK_STOP)
 
 
@@ -47,10 +54,19 @@ def read_last_reading(path: str, *, is_subagent: bool, call_id: str | None = Non
         OSError: It cannot be opened: it is not there, or not readable.
         ValueError: It is no regular file but, for example, a link.
     """
+    owner = None if is_subagent else Owner(path)
+    tail = _read_from_end(path, is_subagent, call_id, owner)
+    if owner is not None and owner.is_missing:
+        tail = _read_from_end(path, is_subagent, call_id, None)
+    return tail
+
+
+def _read_from_end(
+    path: str, is_subagent: bool, call_id: str | None, owner: Owner | None
+) -> LastReading:
     fd, size = open_transcript(path)
-    tail = LastReading()
-    tail.bytes_behind = size
-    for entry, records, error, end in _entries_from_end(fd, size, is_subagent):
+    tail = LastReading.of_file(os.fstat(fd).st_ino, size)
+    for entry, records, error, end in _entries_from_end(fd, size, is_subagent, owner):
         report = next((record for record in records if isinstance(record, Report)), None)
         if tail.report is None:
             tail.report = report
@@ -60,6 +76,7 @@ def read_last_reading(path: str, *, is_subagent: bool, call_id: str | None = Non
             tail.error = tail.error or error
             if error == OVERFLOW and tail.refused_above_tokens is None:
                 tail.refused_above_tokens = refused_above(entry)
+            tail.lacks_count = tail.lacks_count or (report is None and _is_uncounted(entry))
             if tail.stop_reason is None and report is None:
                 tail.stop_reason = _stop_reason(entry)
             if tail.stopped_at is None:
@@ -76,7 +93,21 @@ def read_last_reading(path: str, *, is_subagent: bool, call_id: str | None = Non
         tail.is_current = call_id is not None and call_id in _calls(entry)
         if call_id is None or tail.is_current:
             break
+    else:
+        tail.has_given_up = tail.report is None and size > MAX_TAIL_BYTES
     return tail
+
+
+def _is_uncounted(entry: JsonObject) -> bool:
+    """Tell a reply beside which there are zeros: the client had no numbers of its provider."""
+    message = object_in(entry, "message")
+    usage = message.get("usage")
+    return (
+        entry.get("type") == "assistant"
+        and message.get("model") != "<synthetic>"
+        and isinstance(usage, dict)
+        and not any(usage.get(name) for name in _COUNTS)
+    )
 
 
 def read_last_replies(path: str, *, is_subagent: bool) -> list[tuple[Report, list[str]]]:
@@ -91,7 +122,8 @@ def read_last_replies(path: str, *, is_subagent: bool) -> list[tuple[Report, lis
         ValueError: It is no regular file but, for example, a link.
     """
     replies: list[tuple[Report, list[str]]] = []
-    for entry, records, _, _ in _entries_from_end(*open_transcript(path), is_subagent):
+    owner = None if is_subagent else Owner(path)
+    for entry, records, _, _ in _entries_from_end(*open_transcript(path), is_subagent, owner):
         if any(isinstance(record, Boundary) for record in records):
             break
         for record in records:
@@ -135,7 +167,7 @@ def read_token_budget(path: str) -> int | None:
 
 
 def _entries_from_end(
-    fd: int, size: int, is_subagent: bool
+    fd: int, size: int, is_subagent: bool, owner: Owner | None
 ) -> Iterator[tuple[JsonObject, list[Record], str | None, int]]:
     """Yield what can be read, last first, and close the file.
 
@@ -143,6 +175,8 @@ def _entries_from_end(
     reply, and where it ends.
     """
     for entry, end in objects_from_end(fd, size, _MARKS):
+        if owner is not None and not owner.accept(entry.get("sessionId")):
+            continue
         # One reader a line: each must be judged as if it were the first of its message.
         reader = LineReader(is_subagent)
         try:

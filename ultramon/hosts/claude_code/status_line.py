@@ -112,29 +112,31 @@ def take(
     window_tokens = window.get("context_window_size")
     if model and type(window_tokens) is int and window_tokens > 0:
         store.learn_window(model, window_tokens)
-    # The transcript says when: the client's own count has no time.
-    tokens = _count_tokens(window.get("current_usage")) if tail is None else None
+    # The transcript says when: the client's own count has no time. But some providers' replies
+    # stand in it with zeros, and then only the client knows.
+    is_silent = tail is None or tail.lacks_count
+    tokens = _count_tokens(window.get("current_usage")) if is_silent else None
 
     def has_news(agent: HostedAgent) -> bool:
         if store.windows().get(model or "") not in (None, agent.memory.window_tokens):
             return True
-        if tail is None:
-            return tokens != agent.memory.status_tokens
-        if _was_stopped(agent.record, tail):
+        if tail is not None and _was_stopped(agent.record, tail):
             return True
+        if tokens or tail is None:
+            return tokens != agent.memory.status_tokens
         if tail.report is None or tail.report.at == agent.record.measured_at:
             return False
-        return tail.report.at is not None and not agent.gauge.is_stale(tail.report.at)
+        return tail.report.at is not None and not agent.gauge.is_stale(tail.report.at, tail.place)
 
     def change(agent: HostedAgent) -> None:
         if agent.record.generation == 0:
             agent.start(agent_id, None, event.cwd)
         agent.set_model(model)
         if tail is not None:
-            agent.take(tail.report)
+            agent.take(tail.report, tail.place)
             if _was_stopped(agent.record, tail):
                 agent.wait()
-        elif tokens is not None and tokens != agent.memory.status_tokens:
+        if tokens is not None and tokens != agent.memory.status_tokens:
             agent.gauge.take(tokens, 0, store.now)
             agent.memory.status_tokens = tokens
 

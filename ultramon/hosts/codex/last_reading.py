@@ -6,6 +6,8 @@ down before it calls the hooks of its tools, so nothing newer is ever missing.
 
 from __future__ import annotations
 
+import os
+
 from ultramon.hosts.codex.reader import LineReader
 from ultramon.hosts.transcripts.jsonl import (
     bounded_lines,
@@ -15,7 +17,7 @@ from ultramon.hosts.transcripts.jsonl import (
     text_or_none,
 )
 from ultramon.hosts.transcripts.records import OVERFLOW, LastReading, Report
-from ultramon.hosts.transcripts.tail import objects_from_end
+from ultramon.hosts.transcripts.tail import MAX_TAIL_BYTES, Owner, objects_from_end
 from ultramon.system.timestamps import parse_time
 
 TYPE_CHECKING = False
@@ -34,6 +36,7 @@ _KINDS = (
 )
 _MARKS = tuple(f'"{kind}"'.encode() for kind in _KINDS)
 _CALL = b'"function_call"'
+_TOTAL = "total_token_usage"
 
 
 def read_last_reading(path: str, *, is_subagent: bool, call_id: str | None = None) -> LastReading:
@@ -50,27 +53,85 @@ def read_last_reading(path: str, *, is_subagent: bool, call_id: str | None = Non
         OSError: It cannot be opened: it is not there, or not readable.
         ValueError: It is no regular file but, for example, a link.
     """
+    owner = Owner(path)
+    reading = _read_from_end(path, owner)
+    return _read_from_end(path, None) if owner.is_missing else reading
+
+
+def _read_from_end(path: str, owner: Owner | None) -> LastReading:
     fd, size = open_transcript(path)
-    reading = LastReading()
+    reading = LastReading.of_file(os.fstat(fd).st_ino, size)
     reading.is_current = True
-    reading.bytes_behind = size
     is_over = has_begun = False
-    for entry, end in _entries_from_end(fd, size, _MARKS):
+    event = _EventCount()
+    for entry, end in _entries_from_end(fd, size, _MARKS, owner):
         kind, payload = _kind(entry), object_in(entry, "payload")
         if reading.window_tokens is None and kind in ("token_count", "task_started"):
             reading.window_tokens = _window_of(payload)
         if not is_over:
             if kind == "compacted":
-                is_over = True
+                is_over = event.report is None
+                event.is_behind_compaction = True
             elif kind == "task_started":
                 has_begun = True
-            elif kind == "task_complete" and not has_begun:
+            elif kind == "task_complete" and not has_begun and event.report is None:
                 _take_end(reading, payload, parse_time(entry.get("timestamp")))
+            elif kind == "token_count":
+                is_over = event.take(payload, entry, end)
             elif (report := _report_of(entry)) is not None:
-                reading.report, reading.bytes_behind, is_over = report, size - end, True
+                # This version writes records; what the events repeat is not asked for.
+                event.report, is_over = None, True
+                if not event.is_behind_compaction:
+                    reading.report, reading.bytes_behind = report, size - end
         if is_over and reading.window_tokens is not None:
             break
+    else:
+        reading.has_given_up = not is_over and event.report is None and size > MAX_TAIL_BYTES
+    if event.report is not None:
+        reading.report, reading.bytes_behind = event.report, size - event.end
     return reading
+
+
+class _EventCount:
+    """The last count of a version that writes none but events: late, and again with each limit.
+
+    Attributes:
+        report: The count; None where there is none, or it is of the window before a compaction.
+        end: Where its line ends.
+        is_behind_compaction: Whether the search has passed a compaction.
+    """
+
+    def __init__(self) -> None:
+        self.report: Report | None = None
+        self.end = 0
+        self.is_behind_compaction = False
+        self._total: object = None
+
+    def take(self, payload: JsonObject, entry: JsonObject, end: int) -> bool:
+        """Take an event, going back; return whether the search is over."""
+        report = _event_report(entry)
+        if report is None:
+            return False
+        total = object_in(payload, "info").get(_TOTAL)
+        if self.report is None:
+            self.report, self.end, self._total = report, end, total
+            return False
+        if total != self._total:
+            return True
+        if self.is_behind_compaction:
+            self.report = None  # its line before the compaction, written again
+            return True
+        self.end = end
+        return False
+
+
+def _event_report(entry: JsonObject) -> Report | None:
+    """Return the count in an event; None where it holds none, or zeros."""
+    try:
+        found = [one for one in LineReader().read(entry) if isinstance(one, Report)]
+    except ValueError:
+        return None
+    return found[0] if found else None
 
 
 def read_last_replies(path: str, *, is_subagent: bool) -> list[tuple[Report, list[str]]]:
@@ -87,26 +148,37 @@ def read_last_replies(path: str, *, is_subagent: bool) -> list[tuple[Report, lis
         ValueError: It is no regular file but, for example, a link.
     """
     replies: list[tuple[Report, list[str]]] = []
+    events: list[tuple[Report, list[str]]] = []
+    total: object = None
     is_over = False
-    for entry, _ in _entries_from_end(*open_transcript(path), (*_MARKS, _CALL)):
-        kind = _kind(entry)
-        if kind == "turn_context" and replies:
-            model = text_or_none(object_in(entry, "payload").get("model"))
-            for reply, _ in replies:
+    marks = (*_MARKS, _CALL)
+    for entry, _ in _entries_from_end(*open_transcript(path), marks, Owner(path)):
+        kind, payload = _kind(entry), object_in(entry, "payload")
+        found = replies or events
+        if kind == "turn_context" and found:
+            model = text_or_none(payload.get("model"))
+            for reply, _ in found:
                 reply.model = reply.requested_model = model
             break
         if is_over:
             continue
         if kind == "compacted":
             is_over = True
-        elif kind == "function_call" and replies:
-            replies[-1][1].insert(0, str(object_in(entry, "payload").get("call_id")))
+        elif kind == "function_call":
+            for each in filter(None, (replies, events)):
+                each[-1][1].insert(0, str(payload.get("call_id")))
+        elif kind == "token_count":
+            report, stated = _event_report(entry), object_in(payload, "info").get(_TOTAL)
+            if report is not None and (not events or stated != total):
+                total = stated
+                is_over = not replies and len(events) == 2
+                events.append((report, []))
         elif (report := _report_of(entry)) is not None:
             if len(replies) == 2:
                 is_over = True
             else:
                 replies.append((report, []))
-    return replies
+    return replies or events[:2]
 
 
 def client_version(path: str) -> str | None:
@@ -141,11 +213,15 @@ def is_last_turn(path: str) -> bool:
 
 
 def _entries_from_end(
-    fd: int, size: int, marks: tuple[bytes, ...]
+    fd: int, size: int, marks: tuple[bytes, ...], owner: Owner | None = None
 ) -> Iterator[tuple[JsonObject, int]]:
-    """Yield the lines with one of these marks, last first, each with where it ends."""
+    """Yield the lines with one of these marks, last first, each with where it ends.
+
+    A forked thread repeats the records of its parent, which name that one.
+    """
     for entry, end in objects_from_end(fd, size, marks):
-        if isinstance(entry.get("payload"), dict):
+        payload = entry.get("payload")
+        if isinstance(payload, dict) and (owner is None or owner.accept(payload.get("thread_id"))):
             yield entry, end
 
 

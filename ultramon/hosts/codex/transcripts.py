@@ -39,6 +39,12 @@ class CodexTranscripts(Transcripts):
 
         return find_rollout(path, str(subagent_id))
 
+    def find_transcript(self, environ: Mapping[str, str], agent_id: str) -> str | None:
+        """Return the rollout of a thread: the client may name none."""
+        from ultramon.hosts.codex.rollouts import find_thread
+
+        return find_thread(environ, agent_id)
+
     def read_session_end(self, path: str, environ: Mapping[str, str]) -> SessionEnd | None:
         """Return what the last turn failed with; one that ends well ends a session by its hook."""
         reading = last_reading.read_last_reading(path, is_subagent=False)

@@ -6,10 +6,12 @@ down before it calls the hooks of its tools, so nothing newer is ever missing.
 
 from __future__ import annotations
 
+import os
+
 from ultramon.hosts.gemini.reader import report_of, summary_id
 from ultramon.hosts.transcripts.jsonl import object_in, open_transcript, text_of
 from ultramon.hosts.transcripts.records import LastReading, Report
-from ultramon.hosts.transcripts.tail import objects_from_end
+from ultramon.hosts.transcripts.tail import MAX_TAIL_BYTES, objects_from_end
 from ultramon.system.timestamps import parse_time
 
 TYPE_CHECKING = False
@@ -34,13 +36,14 @@ def read_last_reading(path: str, *, is_subagent: bool, call_id: str | None = Non
         ValueError: It is no regular file but, for example, a link.
     """
     fd, size = open_transcript(path)
-    reading = LastReading()
+    reading = LastReading.of_file(os.fstat(fd).st_ino, size)
     reading.is_current = True
-    reading.bytes_behind = size
     replies, compaction = _window_from_end(fd, size)
     if compaction is not None:
         reading.compaction_id = summary_id(compaction)
         reading.compacted_at = parse_time(object_in(compaction, "$set").get("lastUpdated"))
+    elif not replies:
+        reading.has_given_up = size > MAX_TAIL_BYTES
     for report, entry, end in replies[:1]:
         reading.report, reading.bytes_behind = report, size - end
         reading.text = text_of(entry.get("content"), ("text",))

@@ -6,6 +6,8 @@ on a busy machine a reply may come after the call of the hook.
 
 from __future__ import annotations
 
+import os
+
 from ultramon.hosts.qwen.reader import LineReader, parts_of, said_in
 from ultramon.hosts.transcripts.jsonl import open_transcript
 from ultramon.hosts.transcripts.records import (
@@ -16,7 +18,7 @@ from ultramon.hosts.transcripts.records import (
     Report,
     Window,
 )
-from ultramon.hosts.transcripts.tail import objects_from_end
+from ultramon.hosts.transcripts.tail import MAX_TAIL_BYTES, Owner, objects_from_end
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -43,12 +45,17 @@ def read_last_reading(path: str, *, is_subagent: bool, call_id: str | None = Non
         OSError: It cannot be opened: it is not there, or not readable.
         ValueError: It is no regular file but, for example, a link.
     """
+    owner = Owner(path)
+    reading = _read_from_end(path, call_id, owner)
+    return _read_from_end(path, call_id, None) if owner.is_missing else reading
+
+
+def _read_from_end(path: str, call_id: str | None, owner: Owner | None) -> LastReading:
     fd, size = open_transcript(path)
-    reading = LastReading()
-    reading.bytes_behind = size
+    reading = LastReading.of_file(os.fstat(fd).st_ino, size)
     calls: set[str] = set()
     answered: set[str] = set()
-    for entry, records, end in _entries_from_end(fd, size, (*_MARKS, *_CALL_MARKS)):
+    for entry, records, end in _entries_from_end(fd, size, (*_MARKS, *_CALL_MARKS), owner):
         calls |= _ids(entry, "functionCall")
         answered |= _ids(entry, "functionResponse")
         for record in records:
@@ -61,6 +68,8 @@ def read_last_reading(path: str, *, is_subagent: bool, call_id: str | None = Non
                 reading.error, reading.stopped_at = OVERFLOW, record.at
         if reading.report is not None or any(isinstance(one, Boundary) for one in records):
             break
+    else:
+        reading.has_given_up = size > MAX_TAIL_BYTES
     # Version 0.15 names the call by an id that is not in the file.
     reading.is_current = call_id is None or not calls <= answered
     return reading
@@ -79,7 +88,8 @@ def read_last_replies(path: str, *, is_subagent: bool) -> list[tuple[Report, lis
     """
     replies: list[tuple[Report, list[str]]] = []
     calls: list[str] = []
-    for entry, records, _ in _entries_from_end(*open_transcript(path), (*_MARKS, *_CALL_MARKS)):
+    marks = (*_MARKS, *_CALL_MARKS)
+    for entry, records, _ in _entries_from_end(*open_transcript(path), marks, Owner(path)):
         if any(isinstance(record, Boundary) for record in records):
             break
         calls[:0] = sorted(_ids(entry, "functionCall"))
@@ -125,13 +135,15 @@ def _ids(entry: JsonObject, kind: str, name: str | None = None) -> set[str]:
 
 
 def _entries_from_end(
-    fd: int, size: int, marks: tuple[bytes, ...]
+    fd: int, size: int, marks: tuple[bytes, ...], owner: Owner | None = None
 ) -> Iterator[tuple[JsonObject, list[Record], int]]:
     """Yield the lines with one of these marks, last first, with their records and where they end.
 
     Each line is judged as if it were the first.
     """
     for entry, end in objects_from_end(fd, size, marks):
+        if owner is not None and not owner.accept(entry.get("sessionId")):
+            continue
         try:
             records = list(LineReader().read(entry))
         except ValueError:

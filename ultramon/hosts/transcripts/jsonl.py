@@ -124,8 +124,17 @@ def read_lines(
 
 
 def decode_object(line: bytes) -> dict[str, Any]:
-    """Decode one line; raise ValueError unless it is exactly one JSON object."""
-    value = compact_json.loads(line)
+    """Decode one line; raise ValueError unless it is exactly one JSON object.
+
+    A power cut leaves zero bytes where a file had grown, and the next line is written behind them.
+    """
+    try:
+        value = compact_json.loads(line)
+    except ValueError:
+        padding, _, rest = line.rpartition(b"\0")
+        if not padding and rest == line:
+            raise
+        value = compact_json.loads(rest)
     if not isinstance(value, dict):
         raise ValueError("not a JSON object")
     return value

@@ -18,8 +18,47 @@ if TYPE_CHECKING:
 BLOCK_BYTES = 64 * 1024
 MAX_LINES = 10_000
 """No more lines than this are taken apart that may hold a fact."""
-MAX_TAIL_BYTES = 16 * 1024 * 1024
-"""No further back than this: a window holds fewer bytes of text than that since the last reply."""
+MAX_TAIL_BYTES = 64 * 1024 * 1024
+"""No further back than this: one document is written down twice, as base64, of up to 32 MB."""
+
+
+class Owner:
+    """Tells the lines of a session from those of another one in its file.
+
+    Args:
+        path: The file. Where its name ends with a UUID, that is the id of its session; else every
+            line counts as its own.
+
+    Attributes:
+        id: That of the session, or None.
+        is_missing: Whether each line so far has named another session.
+    """
+
+    def __init__(self, path: str) -> None:
+        stem = os.path.basename(path).removesuffix(".jsonl")
+        self.id = stem[-36:] if _is_uuid(stem[-36:]) else None
+        self._others = self._own = 0
+
+    @property
+    def is_missing(self) -> bool:
+        """Whether only lines of others were seen: a copy under another name."""
+        return self._others > 0 and not self._own
+
+    def accept(self, session_id: object) -> bool:
+        """Return whether a line that names a session is to be read; one that names none is."""
+        if self.id is None or not isinstance(session_id, str):
+            return True
+        is_own = session_id == self.id
+        self._own += is_own
+        self._others += not is_own
+        return is_own
+
+
+def _is_uuid(text: str) -> bool:
+    parts = text.split("-")
+    return [len(part) for part in parts] == [8, 4, 4, 4, 12] and all(
+        part.isalnum() and part.isascii() for part in parts
+    )
 
 
 def lines_from_end(
