@@ -15,6 +15,7 @@ from ultramon.context.limits import resolve_limit
 from ultramon.recordings.index import Summarized
 from ultramon.state.models import Model, utc
 from ultramon.state.record import StateRecord
+from ultramon.system import foreign_paths
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
@@ -210,6 +211,7 @@ def survey(
         else:
             unreadable.append(UnreadableFile(path=one.path, reason=one.reason))
     sessions = _sessions(summarized, config)
+    _share_spellings(sessions)
     if days is not None:
         since = now - days * 86_400
         older = [one for one in sessions if 0 < one.ended_at < since]
@@ -220,11 +222,14 @@ def survey(
     subagents = [agent for one in sessions for agent in one.subagents]
     sources: Counter[str] = Counter()
     files: Counter[str] = Counter()
+    spelt: dict[str, str] = {}
     for agent in agents:
         for name, tokens in agent.summary.tokens_by_source.items():
             sources[name] += round(tokens)
         for path, tokens in agent.summary.tokens_by_file.items():
-            files[_absolute(path, agent.summary.project)] += round(tokens)
+            named = _absolute(path, agent.summary.project)
+            shown = spelt.setdefault(foreign_paths.path_key(named), named)
+            files[shown] += round(tokens)
     total = sum(sources.values())
     names = short_names({one.project for one in sessions if one.project is not None})
     shortest = _id_lengths(sessions) if by_id else {}
@@ -285,6 +290,14 @@ def _sessions(found: Sequence[Summarized], config: ContextConfig) -> list[_Sessi
     for one in sorted(found, key=lambda one: one.summary.ended_at or 0.0):
         groups[one.summary.host, one.summary.session_id][one.summary.agent_id] = one
     return [_Session([_agent(one, config) for one in group.values()]) for group in groups.values()]
+
+
+def _share_spellings(sessions: list[_Session]) -> None:
+    """Let sessions of one folder have one project, however its path is spelt."""
+    spellings: dict[str, str] = {}
+    for one in sessions:
+        if one.project is not None:
+            one.project = spellings.setdefault(foreign_paths.path_key(one.project), one.project)
 
 
 def _agent(one: Summarized, config: ContextConfig) -> _Agent:
@@ -383,7 +396,7 @@ def _time(epoch_seconds: float) -> datetime | None:
 
 
 def _absolute(path: str, project: str | None) -> str:
-    return path if project is None else os.path.join(project, path)
+    return path if project is None else foreign_paths.join(project, path)
 
 
 def short_names(paths: set[str], least: int = 1) -> dict[str, str]:
@@ -395,7 +408,7 @@ def short_names(paths: set[str], least: int = 1) -> dict[str, str]:
     """
     names = {}
     for path in paths:
-        parts = [part for part in path.replace("\\", "/").split("/") if part] or [path]
+        parts = foreign_paths.parts(path) or [path]
         count = least
         while count < len(parts) and any(_ends(other, parts[-count:]) for other in paths - {path}):
             count += 1
@@ -404,7 +417,7 @@ def short_names(paths: set[str], least: int = 1) -> dict[str, str]:
 
 
 def _ends(path: str, parts: list[str]) -> bool:
-    return [part for part in path.replace("\\", "/").split("/") if part][-len(parts) :] == parts
+    return foreign_paths.parts(path)[-len(parts) :] == parts
 
 
 def _id_lengths(sessions: list[_Session]) -> dict[str, int]:
