@@ -12,7 +12,6 @@ import sqlite3
 import stat
 import zlib
 from contextlib import suppress
-from dataclasses import replace
 from typing import TYPE_CHECKING, BinaryIO, NamedTuple
 
 from ultramon.errors import ConfigurationError, StateError
@@ -20,9 +19,9 @@ from ultramon.hosts.registry import find_host
 from ultramon.hosts.transcripts.jsonl import (
     MAX_LINE_BYTES,
     bounded_lines,
-    open_transcript,
     read_lines,
 )
+from ultramon.recordings.packed import damage_of, is_packed, open_recording, plain_name
 from ultramon.recordings.recordings import HEAD_BYTES, host_of
 from ultramon.recordings.summary import Summarizer, TranscriptSummary
 from ultramon.system.files import delete_quietly, make_private_directory, open_private
@@ -114,7 +113,11 @@ class TranscriptIndex:
             self._connection.close()
 
     def summarize(
-        self, paths: Iterable[str], on_read: Callable[[str], None] = lambda path: None
+        self,
+        paths: Iterable[str],
+        on_read: Callable[[str], None] = lambda path: None,
+        *,
+        names_others: bool = False,
     ) -> Iterator[Summarized | Unreadable]:
         """Yield the summary of every file that is a transcript of a known host.
 
@@ -123,6 +126,8 @@ class TranscriptIndex:
         Args:
             paths: Files; those that are no transcripts are passed over.
             on_read: Called before a file is read, which takes time.
+            names_others: Whether a file that is no transcript counts as one that cannot be read:
+                where a client keeps nothing else.
         """
         for path in paths:
             try:
@@ -142,6 +147,8 @@ class TranscriptIndex:
                 continue
             if isinstance(summary, TranscriptSummary):
                 yield Summarized(path, summary)
+            elif names_others:
+                yield Unreadable(path, _UNKNOWN_FORM if found.st_size else "empty")
 
     def forget_missing(self) -> None:
         """Forget the files that are no longer there."""
@@ -182,9 +189,11 @@ class TranscriptIndex:
             return _UNKNOWN
 
     def _read(self, stamp: _Stamp) -> TranscriptSummary | None:
-        fd, _ = open_transcript(stamp.path)
-        with open(fd, "rb") as stream:
-            read = self._read_on(stamp, stream) or _read_whole(stamp.path, stream)
+        if is_packed(stamp.path):
+            read = _read_packed(stamp.path)
+        else:
+            with open_recording(stamp.path) as stream:
+                read = self._read_on(stamp, stream) or _read_whole(stamp.path, stream)
         self._waiting.append((stamp, read))
         if len(self._waiting) >= _FILES_PER_TRANSACTION:
             self._store()
@@ -257,6 +266,7 @@ class _Read(NamedTuple):
 
 
 _UNKNOWN = object()
+_UNKNOWN_FORM = "of a form that ultramon does not know"
 
 
 def _open(path: str) -> sqlite3.Connection:
@@ -302,17 +312,7 @@ def _read_whole(path: str, stream: BinaryIO) -> _Read:
     if host is None:
         return _Read(None, 0, 0, None)
     stream.seek(0)
-    identity = host.transcripts.identify_file(path, bounded_lines(stream))
-    name = os.path.splitext(os.path.basename(path))[0]
-    summary = TranscriptSummary(host.name, name)
-    if identity is not None:
-        summary = replace(
-            summary,
-            session_id=identity.session_id,
-            agent_id=identity.agent_id,
-            project=identity.project,
-            model=identity.model,
-        )
+    summary = _summary_of(host, path, stream)
     stream.seek(0)
     reader = host.transcripts.open_reader()
     summarizer = Summarizer(summary)
@@ -320,6 +320,35 @@ def _read_whole(path: str, stream: BinaryIO) -> _Read:
         return _continue(host, reader, summarizer, stream)
     for record in host.transcripts.read_transcript(_whole_lines(stream)):
         summarizer.feed(record)
+    return _Read(summarizer.finish(), 0, 0, None)
+
+
+def _summary_of(host: Host, path: str, stream: BinaryIO) -> TranscriptSummary:
+    """Return a summary that says whose transcript it is, and nothing else yet."""
+    identity = host.transcripts.identify_file(path, bounded_lines(stream))
+    if identity is None:
+        return TranscriptSummary(host.name, plain_name(path))
+    return TranscriptSummary(
+        host.name, identity.session_id, identity.agent_id, identity.project, identity.model
+    )
+
+
+def _read_packed(path: str) -> _Read:
+    """Read a compressed transcript as a whole: it is not written any more."""
+    try:
+        with open_recording(path) as stream:
+            host = host_of(stream.read(HEAD_BYTES))
+        if host is None:
+            return _Read(None, 0, 0, None)
+        with open_recording(path) as stream:
+            summarizer = Summarizer(_summary_of(host, path, stream))
+        with open_recording(path) as stream:
+            for record in host.transcripts.read_transcript(bounded_lines(stream)):
+                summarizer.feed(record)
+    except Exception as error:
+        if (damage := damage_of(error)) is None:
+            raise
+        raise ValueError(damage) from error
     return _Read(summarizer.finish(), 0, 0, None)
 
 

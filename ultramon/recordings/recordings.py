@@ -6,7 +6,7 @@ import codecs
 import os
 import stat
 from contextlib import suppress
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, BinaryIO, NamedTuple
 
 from ultramon.context.provider_usage import usage_from_response
 from ultramon.hosts.transcripts.files import files_below
@@ -18,6 +18,7 @@ from ultramon.hosts.transcripts.jsonl import (
     token_count,
 )
 from ultramon.hosts.transcripts.records import Content, Record, Report
+from ultramon.recordings.packed import PackedError, is_packed, open_recording, plain_name
 from ultramon.system.timestamps import parse_time
 
 if TYPE_CHECKING:
@@ -114,9 +115,9 @@ def files_of(path: str, on_error: Callable[[OSError], None] | None = None) -> It
         yield from files_below(path, on_error=on_error)
     else:
         yield path
-        with suppress(OSError):  # who reads the session's own says what is wrong
+        with suppress(OSError, PackedError):  # who reads the session's own says what is wrong
             if stat.S_ISREG(os.stat(path).st_mode):
-                with open(path, "rb") as stream:
+                with _open(path) as stream:
                     host = host_of(stream.read(HEAD_BYTES))
                 if host is not None:
                     yield from host.transcripts.subagent_transcripts(path)
@@ -127,20 +128,27 @@ def _recognise(path: str) -> Recording | Skipped:
         # Asked before opening: a pipe without a writer would block for ever.
         if not stat.S_ISREG(os.stat(path).st_mode):
             return Skipped(path, "not a regular file")
-        with open(path, "rb") as stream:
+        with _open(path) as stream:
             head = stream.read(HEAD_BYTES)
             return _recognise_head(path, head)
     except OSError as error:
         return Skipped(path, f"cannot be read: {error.strerror}")
+    except PackedError as error:
+        return Skipped(path, str(error))
+
+
+def _open(path: str) -> BinaryIO:
+    # A recording that somebody names may be a link; one that is packed may not.
+    return open_recording(path) if is_packed(path) else open(path, "rb")
 
 
 def _recognise_head(path: str, head: bytes) -> Recording | Skipped:
     if not head:
         return Skipped(path, "empty")
-    name = os.path.splitext(os.path.basename(path))[0]
+    name = plain_name(path)
     host = host_of(head)
     if host is not None:
-        with open(path, "rb") as stream:
+        with _open(path) as stream:
             identity = host.transcripts.identify_file(path, bounded_lines(stream))
         if identity is None:
             return Recording(name, host.name, (path,))
@@ -197,7 +205,7 @@ def read_records(recording: Recording) -> Iterator[Record]:
     if recording.kind == TEXT:
         yield from _read_texts(recording.paths)
         return
-    with open(recording.paths[0], "rb") as stream:
+    with _open(recording.paths[0]) as stream:
         lines = bounded_lines(stream)
         if recording.kind == JSON_LINES:
             yield from read_lines(lines, _read_json_line, lambda line: False)

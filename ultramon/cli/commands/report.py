@@ -101,7 +101,7 @@ def _survey(paths: tuple[str, ...], days: int | None) -> Survey:
     if days is not None:
         files, older = split_by_age(files, now - days * 86_400)
     with TranscriptIndex(index_path()) as index:
-        found = list(index.summarize(files, _Patience()))
+        found = list(index.summarize(files, _Patience(), names_others=not paths))
         if not paths:
             index.forget_missing()
     if index.problem is not None:

@@ -56,11 +56,22 @@ class ClaudeCodeTranscripts(Transcripts):
     def transcript_files(
         self, environ: Mapping[str, str], on_error: Callable[[OSError], None] | None = None
     ) -> Iterator[str]:
-        """Yield the files of ``projects`` in ``CLAUDE_CONFIG_DIR``, else in ``~/.claude``."""
-        from ultramon.hosts.transcripts.files import files_below
+        """Yield the files of ``projects`` in ``CLAUDE_CONFIG_DIR``.
 
-        folder = environ.get("CLAUDE_CONFIG_DIR") or os.path.expanduser("~/.claude")
-        return files_below(os.path.join(folder, "projects"), ".jsonl", on_error)
+        Without it, of those in ``~/.claude`` and in ``~/.config/claude``, where versions of the
+        summer of 2025 wrote them.
+        """
+        from ultramon.hosts.transcripts.files import transcripts_below
+
+        named = environ.get("CLAUDE_CONFIG_DIR")
+        config = environ.get("XDG_CONFIG_HOME") or os.path.expanduser("~/.config")
+        folders = [named] if named else [os.path.expanduser("~/.claude"), f"{config}/claude"]
+        seen: set[str] = set()
+        for folder in folders:
+            place = os.path.join(folder, "projects")
+            if (real := os.path.realpath(place)) not in seen:
+                seen.add(real)
+                yield from transcripts_below(place, on_error)
 
 
 TRANSCRIPTS = ClaudeCodeTranscripts()

@@ -77,11 +77,11 @@ class CodexTranscripts(Transcripts):
     ) -> Iterator[str]:
         """Yield the files of sessions, archived ones too, in ``CODEX_HOME``, else ``~/.codex``."""
         from ultramon.hosts.codex.configuration import home_directory
-        from ultramon.hosts.transcripts.files import files_below
+        from ultramon.hosts.transcripts.files import transcripts_below
 
         for folder in ("sessions", "archived_sessions"):
             path = os.path.join(home_directory(environ), folder)
-            yield from files_below(path, ".jsonl", on_error)
+            yield from transcripts_below(path, on_error)
 
 
 TRANSCRIPTS = CodexTranscripts()

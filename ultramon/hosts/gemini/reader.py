@@ -39,6 +39,7 @@ SUMMARY_TAG = "<state_snapshot>"
 _HOOK_TAG, _HOOK_END = "<hook_context>", "</hook_context>"
 _FOLDERS = "**Workspace Directories:**\n  - "
 _SUBAGENT = "subagent"
+_MESSAGES = ("user", "gemini", "info", "error")
 _NUDGE = "[System: You successfully executed a tool but returned an empty response."
 
 
@@ -67,7 +68,7 @@ def identify(lines: Iterable[bytes], session_id: str | None = None) -> Transcrip
         if identity is None:
             own_id = text_or_none(entry.get("sessionId"))
             if own_id is None:
-                return None
+                return None  # the file's name is all there is
             is_child = entry.get("kind") == _SUBAGENT and session_id is not None
             identity = TranscriptIdentity(str(session_id), own_id) if is_child else None
             identity = identity or TranscriptIdentity(own_id)
@@ -92,7 +93,14 @@ def looks_like_transcript(head: bytes) -> bool:
         entry = decode_object(head.partition(b"\n")[0])
     except ValueError:
         return False
-    return all(isinstance(entry.get(name), str) for name in ("sessionId", "projectHash", "kind"))
+    if all(isinstance(entry.get(name), str) for name in ("sessionId", "projectHash", "kind")):
+        return True
+    # The client may have lost the first line; then it names neither session nor project.
+    return (
+        entry.get("type") in _MESSAGES
+        and "content" in entry
+        and all(isinstance(entry.get(name), str) for name in ("id", "timestamp"))
+    )
 
 
 def is_nudge(content: object) -> bool:

@@ -74,12 +74,19 @@ class GeminiTranscripts(Transcripts):
     def transcript_files(
         self, environ: Mapping[str, str], on_error: Callable[[OSError], None] | None = None
     ) -> Iterator[str]:
-        """Yield the files of ``tmp/<project>/chats`` in the client's directory."""
-        from ultramon.hosts.gemini.configuration import home_directory
-        from ultramon.hosts.transcripts.files import files_below
+        """Yield the files of ``tmp/<project>/chats`` in the client's directory.
 
-        for path in files_below(os.path.join(home_directory(environ), "tmp"), ".jsonl", on_error):
+        Those of older versions too, one JSON object each, which are not read but counted.
+        """
+        from ultramon.hosts.gemini.configuration import home_directory
+        from ultramon.hosts.transcripts.files import transcripts_below
+
+        folder = os.path.join(home_directory(environ), "tmp")
+        for path in transcripts_below(folder, on_error):
             if _FOLDER_MARK in path:
+                yield path
+        for path in transcripts_below(folder, suffix=".json"):
+            if _FOLDER_MARK in path and os.path.basename(path).startswith("session-"):
                 yield path
 
 

@@ -61,9 +61,9 @@ class QwenCodeTranscripts(Transcripts):
         self, environ: Mapping[str, str], on_error: Callable[[OSError], None] | None = None
     ) -> Iterator[str]:
         """Yield the files of sessions and subagents in ``QWEN_RUNTIME_DIR``, else ``~/.qwen``."""
-        from ultramon.hosts.transcripts.files import files_below
+        from ultramon.hosts.transcripts.files import transcripts_below
 
-        return files_below(configuration.sessions_directory(environ), ".jsonl", on_error)
+        return transcripts_below(configuration.sessions_directory(environ), on_error)
 
 
 TRANSCRIPTS = QwenCodeTranscripts()

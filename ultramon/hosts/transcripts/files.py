@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+import errno
 import os
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
+
+PACKED_SUFFIXES = (".zst", ".gz")
+"""What is added to the name of a file that was compressed."""
+_MAX_LINK_BYTES = 4096
 
 
 def files_below(
@@ -32,3 +37,65 @@ def files_below(
             path = os.path.join(place, name)
             if name.endswith(suffix) and not name.startswith(".") and not os.path.islink(path):
                 yield path
+
+
+def transcripts_below(
+    folder: str, on_error: Callable[[OSError], None] | None = None, suffix: str = ".jsonl"
+) -> Iterator[str]:
+    """Yield a client's transcripts below its folder, packed ones too, each once.
+
+    People keep these folders elsewhere and link to them: links are followed, also one that a
+    checkout without links has made a file of its target. A link that leads nowhere is an error.
+
+    Args:
+        folder: Where to look; need not exist.
+        on_error: Called for each folder that cannot be listed, and each link that leads nowhere.
+        suffix: How a transcript's name ends before it is packed.
+    """
+    seen: set[str] = set()
+    waiting = [folder]
+    while waiting:
+        place = waiting.pop()
+        real = os.path.realpath(place)
+        if real in seen:
+            continue
+        seen.add(real)
+        try:
+            names = sorted(os.listdir(place))
+        except OSError as error:
+            if on_error is not None and not isinstance(error, FileNotFoundError):
+                on_error(error)
+            continue
+        folders = []
+        for name in names:
+            path = os.path.join(place, name)
+            if name.startswith("."):
+                continue
+            if os.path.isdir(path):
+                folders.append(path)
+            elif os.path.islink(path) and not os.path.exists(path):
+                if on_error is not None:
+                    on_error(OSError(errno.ENOENT, "a link that leads nowhere", path))
+            elif name.endswith((suffix, *(suffix + packed for packed in PACKED_SUFFIXES))):
+                real = os.path.realpath(path)
+                if real not in seen:
+                    seen.add(real)
+                    yield real if os.path.islink(path) else path
+            elif (target := _checked_out_link(path)) is not None:
+                folders.append(target)
+        waiting.extend(reversed(folders))
+
+
+def _checked_out_link(path: str) -> str | None:
+    """Return the folder that a link leads to of which a checkout has made a file; else None."""
+    try:
+        if "." in os.path.basename(path) or os.path.getsize(path) > _MAX_LINK_BYTES:
+            return None
+        with open(path, "rb") as stream:
+            text = os.fsdecode(stream.read(_MAX_LINK_BYTES))
+    except OSError:
+        return None
+    if not text or "\n" in text.rstrip("\n") or "\0" in text:
+        return None
+    target = os.path.join(os.path.dirname(path), text.rstrip("\n"))
+    return target if os.path.isdir(target) else None
