@@ -51,9 +51,12 @@ def test_the_transcripts_of_claude_code_are_below_its_projects(tmp_path):
     """Sessions and subagents, in whatever directory the client was told to use."""
     names = ["projects/-a/s1.jsonl", "projects/-a/s1/subagents/agent-x.jsonl"]
     planted(tmp_path, *names, "projects/-a/s1/subagents/agent-x.meta.json", "history.jsonl")
-    (tmp_path / "projects" / "link.jsonl").symlink_to(tmp_path / "history.jsonl")
+    planted(tmp_path, "moved/s2.jsonl")
+    (tmp_path / "projects" / "link.jsonl").symlink_to(tmp_path / "moved" / "s2.jsonl")
+    (tmp_path / "projects" / "-b").symlink_to(tmp_path / "moved")
     found = CLAUDE_CODE.transcripts.transcript_files({"CLAUDE_CONFIG_DIR": str(tmp_path)})
-    assert sorted(found) == [str(tmp_path / name) for name in names]
+    linked = "moved/s2.jsonl"  # once, by whichever link it is found
+    assert sorted(found) == [str(tmp_path / name) for name in [linked, *names]]
 
 
 def test_the_transcripts_of_codex_are_below_its_sessions(tmp_path):

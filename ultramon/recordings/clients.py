@@ -11,6 +11,8 @@ from ultramon.recordings.recordings import files_of, find_recordings
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping
 
+    from ultramon.recordings.index import Summarized
+
 _LEAST_ID_CHARS = 4
 
 
@@ -77,6 +79,17 @@ def split_by_age(paths: Iterable[str], since: float) -> tuple[list[str], list[st
     ]
     skipped = set(older).difference(needed)
     return recent + needed, sorted(skipped)
+
+
+def sources_of(found: Iterable[Summarized], others: Iterable[str]) -> list[str]:
+    """Return those of other files that transcripts say to be copied from, by their names.
+
+    Args:
+        found: The transcripts.
+        others: Files that are not read, as those that are too old for a report.
+    """
+    wanted = {one.summary.copied_from for one in found} - {None}
+    return [path for path in others if any(f"{name}." in path for name in wanted)]
 
 
 def _changed_at(path: str) -> float:

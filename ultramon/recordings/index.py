@@ -21,6 +21,7 @@ from ultramon.hosts.transcripts.jsonl import (
     bounded_lines,
     read_lines,
 )
+from ultramon.recordings.copies import copied_keys
 from ultramon.recordings.packed import damage_of, is_packed, open_recording, plain_name
 from ultramon.recordings.recordings import HEAD_BYTES, host_of
 from ultramon.recordings.summary import Summarizer, TranscriptSummary
@@ -33,7 +34,7 @@ if TYPE_CHECKING:
     from ultramon.hosts.port import Host
     from ultramon.hosts.transcripts.jsonl import TranscriptReader
 
-_FORMAT = 1
+_FORMAT = 2
 # Another version of ultramon may read more out of the same lines.
 _VERSION = zlib.crc32(f"{_FORMAT} {__version__}".encode()) & 0x7FFFFFFF
 _SCHEMA = """
@@ -150,6 +151,40 @@ class TranscriptIndex:
             elif names_others:
                 yield Unreadable(path, _UNKNOWN_FORM if found.st_size else "empty")
 
+    def count_copies_once(
+        self, found: Iterable[Summarized], beside: Iterable[Summarized] = ()
+    ) -> Iterator[Summarized | Unreadable]:
+        """Yield the same transcripts, each without what it has copied from another one.
+
+        Args:
+            found: Transcripts as `summarize` yields them.
+            beside: Others that they may be copied from, which are not yielded.
+        """
+        found = list(found)
+        copied = copied_keys((one.path, one.summary) for one in (*beside, *found))
+        for one in found:
+            count = copied.get(one.path, 0)
+            if count == one.summary.copied:
+                yield one
+                continue
+            try:
+                stat_ = os.lstat(one.path)
+                stamp = _Stamp(one.path, stat_.st_ino, stat_.st_size, stat_.st_mtime_ns)
+                summary = self._read(stamp, count)
+            except (OSError, ValueError) as error:
+                yield Unreadable(one.path, str(error))
+                continue
+            if summary is not None:
+                yield Summarized(one.path, summary)
+
+    def kept(self, paths: Iterable[str]) -> Iterator[Summarized]:
+        """Yield what is known of files without reading any."""
+        for path in paths:
+            known = self._known.get(path)
+            summary = None if known is None else self._kept(known[0])
+            if isinstance(summary, TranscriptSummary):
+                yield Summarized(path, summary)
+
     def forget_missing(self) -> None:
         """Forget the files that are no longer there."""
         gone = [(os.fsencode(path),) for path in self._known if not os.path.lexists(path)]
@@ -188,12 +223,13 @@ class TranscriptIndex:
         except (ValueError, TypeError):
             return _UNKNOWN
 
-    def _read(self, stamp: _Stamp) -> TranscriptSummary | None:
+    def _read(self, stamp: _Stamp, copied: int = 0) -> TranscriptSummary | None:
         if is_packed(stamp.path):
-            read = _read_packed(stamp.path)
+            read = _read_packed(stamp.path, copied)
         else:
             with open_recording(stamp.path) as stream:
-                read = self._read_on(stamp, stream) or _read_whole(stamp.path, stream)
+                read = None if copied else self._read_on(stamp, stream)
+                read = read or _read_whole(stamp.path, stream, copied)
         self._waiting.append((stamp, read))
         if len(self._waiting) >= _FILES_PER_TRANSACTION:
             self._store()
@@ -306,13 +342,14 @@ def _prepare(connection: sqlite3.Connection) -> None:
         connection.execute(f"PRAGMA user_version = {_VERSION}")
 
 
-def _read_whole(path: str, stream: BinaryIO) -> _Read:
+def _read_whole(path: str, stream: BinaryIO, copied: int) -> _Read:
     stream.seek(0)
     host = host_of(stream.read(HEAD_BYTES))
     if host is None:
         return _Read(None, 0, 0, None)
     stream.seek(0)
     summary = _summary_of(host, path, stream)
+    summary.copied = copied
     stream.seek(0)
     reader = host.transcripts.open_reader()
     summarizer = Summarizer(summary)
@@ -329,11 +366,17 @@ def _summary_of(host: Host, path: str, stream: BinaryIO) -> TranscriptSummary:
     if identity is None:
         return TranscriptSummary(host.name, plain_name(path))
     return TranscriptSummary(
-        host.name, identity.session_id, identity.agent_id, identity.project, identity.model
+        host.name,
+        identity.session_id,
+        identity.agent_id,
+        identity.project,
+        identity.model,
+        copied_from=identity.copied_from,
+        began_at=identity.began_at,
     )
 
 
-def _read_packed(path: str) -> _Read:
+def _read_packed(path: str, copied: int) -> _Read:
     """Read a compressed transcript as a whole: it is not written any more."""
     try:
         with open_recording(path) as stream:
@@ -341,7 +384,9 @@ def _read_packed(path: str) -> _Read:
         if host is None:
             return _Read(None, 0, 0, None)
         with open_recording(path) as stream:
-            summarizer = Summarizer(_summary_of(host, path, stream))
+            summary = _summary_of(host, path, stream)
+        summary.copied = copied
+        summarizer = Summarizer(summary)
         with open_recording(path) as stream:
             for record in host.transcripts.read_transcript(bounded_lines(stream)):
                 summarizer.feed(record)

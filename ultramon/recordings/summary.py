@@ -17,8 +17,10 @@ from ultramon.hosts.transcripts.records import (
     Overflow,
     Report,
     Returned,
+    Rewind,
     Window,
 )
+from ultramon.recordings.copies import COMPACTION, MAX_KEYS, reply_key
 from ultramon.recordings.series import Series
 
 if TYPE_CHECKING:
@@ -28,6 +30,7 @@ UNRECORDED = "unrecorded"
 """Tokens that the provider counted and no text of the recording explains: system prompt, tools."""
 SUMMARY = "summary"
 MAX_POINTS = 96
+MAX_OPENING_CHARS = 80
 _MAX_SOURCES = 64
 _MAX_FILES = 400
 _MAX_NAME_CHARS = 400
@@ -62,6 +65,12 @@ class TranscriptSummary:
         tokens_by_file: Of these, what calls that name a file brought, by path.
         returns: Whether subagents came back with a text, by the host's name for them; under the
             empty name whether this agent's last turn ended with one.
+        keys: Of the replies and compactions, the first of them, see `ultramon.recordings.copies`.
+        copied: How many of these are copied from another transcript. What they say is counted
+            there and not here, though the window begins with it.
+        copied_from: The transcript that this one says to be copied from, or None.
+        began_at: When it says to have begun, epoch seconds, or None.
+        first_prompt: The beginning of the first prompt of its own, or None.
         points: The reported tokens, the highest of each stretch.
         compaction_points: Indices into `points` where a window was emptied.
     """
@@ -86,6 +95,11 @@ class TranscriptSummary:
     tokens_by_source: dict[str, float] = field(default_factory=dict)
     tokens_by_file: dict[str, float] = field(default_factory=dict)
     returns: dict[str, bool] = field(default_factory=dict)
+    keys: list[str] = field(default_factory=list)
+    copied: int = 0
+    copied_from: str | None = None
+    began_at: float | None = None
+    first_prompt: str | None = None
     points: list[int] = field(default_factory=list)
     compaction_points: list[int] = field(default_factory=list)
 
@@ -147,6 +161,9 @@ class Summarizer:
         self._by_source: dict[str, float] = {}
         """Of the present window."""
         self._compacted_at: list[int] = []
+        self._is_rewound = False
+        self._inherited = 0
+        """Tokens of the present window that were copied with it."""
         if memory is not None:
             self._series.restore(memory["series"])
             if memory["held"] is not None:
@@ -156,6 +173,7 @@ class Summarizer:
             self._before_compaction = memory["beforeCompaction"]
             self._by_source = memory["bySource"]
             self._compacted_at = memory["compactedAt"]
+            self._is_rewound, self._inherited = memory["isRewound"], memory["inherited"]
         self._family = family_for_model(summary.model)
 
     def memory(self) -> dict[str, Any]:
@@ -168,6 +186,8 @@ class Summarizer:
             "beforeCompaction": self._before_compaction,
             "bySource": self._by_source,
             "compactedAt": self._compacted_at,
+            "isRewound": self._is_rewound,
+            "inherited": self._inherited,
         }
 
     def to_json(self) -> dict[str, Any]:
@@ -181,19 +201,25 @@ class Summarizer:
             summary.broken_lines += 1
             return
         at = getattr(record, "at", None)
-        if at is not None and (summary.ended_at or 0) <= at < LAST_TIME:
+        is_copy = len(summary.keys) + (self._held is not None) < summary.copied
+        if not is_copy and at is not None and (summary.ended_at or 0) <= at < LAST_TIME:
             summary.ended_at = at
             if summary.started_at is None:
                 summary.started_at = at
         if isinstance(record, Report):
-            summary.peak_tokens = max(summary.peak_tokens or 0, record.tokens)
+            if not is_copy or record.update:
+                summary.peak_tokens = max(summary.peak_tokens or 0, record.tokens)
             if not record.update:
-                summary.reports += 1
+                summary.reports += not is_copy
                 self._flush()
                 self._held = record
             elif self._held is not None:  # else text came between, and it would take its place
                 self._held = record
         elif isinstance(record, Content):
+            if is_copy:
+                return
+            if summary.first_prompt is None and record.source == "user":
+                summary.first_prompt = _opening(record.text)
             if not record.counted:
                 self._flush()
                 self._take_text(record)
@@ -201,14 +227,25 @@ class Summarizer:
         elif isinstance(record, Window):
             summary.window_tokens = record.tokens
             self._follower.on_window(record)
+        elif isinstance(record, Returned) and is_copy:
+            return
         elif isinstance(record, Returned):
             summary.returns[record.agent_id or ""] = record.has_text
         elif isinstance(record, Boundary):
             self._flush()
+            if self._take_key(COMPACTION):
+                self._report = self._before_compaction = None
+                self._inherit()
+                return
             self._compact(record.post_tokens)
             self._follower.on_boundary(record)
+        elif isinstance(record, Rewind):
+            self._flush()
+            self._is_rewound = True
         elif isinstance(record, Overflow):
             self._flush()
+            if is_copy:
+                return
             summary.overflows += 1
             summary.has_ended_in_overflow = True
             self._follower.on_overflow(record)
@@ -239,8 +276,17 @@ class Summarizer:
         if model is not None and model != summary.model:
             summary.model = model[:_MAX_NAME_CHARS]
             self._family = family_for_model(model)
+        if self._take_key(reply_key(report)):
+            self._report = tokens, report.output_tokens
+            self._inherit()
+            summary.last_tokens = tokens + report.output_tokens
+            return
         if self._report is not None and tokens < FALL_RATIO * self._report[0]:
-            self._compact(None)
+            if self._is_rewound:
+                self._close_window()  # a person took it back: nothing was thrown away
+            else:
+                self._compact(None)
+        self._is_rewound = False
         if self._before_compaction is not None:
             summary.discarded_tokens += max(0, self._before_compaction - tokens)
             self._before_compaction = None
@@ -250,6 +296,19 @@ class Summarizer:
         _add(self._by_source, REPLY, report.output_tokens, _MAX_SOURCES)
         summary.last_tokens = tokens + report.output_tokens
         summary.has_ended_in_overflow = False
+
+    def _take_key(self, key: str) -> bool:
+        """Note a reply or a compaction; return whether it is copied from another transcript."""
+        keys = self._summary.keys
+        is_copy = len(keys) < self._summary.copied
+        if len(keys) < MAX_KEYS:
+            keys.append(key)
+        return is_copy
+
+    def _inherit(self) -> None:
+        """Let the window begin with what was copied, which has been counted elsewhere."""
+        self._inherited = 0 if self._report is None else sum(self._report)
+        self._text_tokens, self._by_source = 0.0, {}
 
     def _take_text(self, content: Content) -> None:
         tokens = estimate_tokens(content.text, self._family, sample=True)
@@ -280,12 +339,19 @@ class Summarizer:
         """Add up what filled the window that ends here."""
         if self._report is not None:
             held = sum(self._report) + self._text_tokens
-            unexplained = max(0.0, held - sum(self._by_source.values()))
+            explained = self._inherited + sum(self._by_source.values())
+            unexplained = max(0.0, held - explained)
             _add(self._by_source, UNRECORDED, unexplained, _MAX_SOURCES)
         for source, tokens in self._by_source.items():
             _add(self._summary.tokens_by_source, source, tokens, _MAX_SOURCES)
         self._by_source = {}
-        self._report, self._text_tokens = None, 0.0
+        self._report, self._text_tokens, self._inherited = None, 0.0, 0
+
+
+def _opening(text: str) -> str | None:
+    """Return the first line of a prompt that a person wrote, cut; None where it is the client's."""
+    line = next((line for line in text.split("\n") if line.strip()), "").strip()
+    return line[:MAX_OPENING_CHARS] if line and not line.startswith("<") else None
 
 
 def _add(counts: dict[str, float], name: str, tokens: float, most: int) -> None:

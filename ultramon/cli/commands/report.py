@@ -79,8 +79,8 @@ def command(
 
 def _survey(paths: tuple[str, ...], days: int | None) -> Survey:
     from ultramon.context.config import ContextConfig
-    from ultramon.recordings.clients import client_files, split_by_age
-    from ultramon.recordings.index import TranscriptIndex, Unreadable, index_path
+    from ultramon.recordings.clients import client_files, sources_of, split_by_age
+    from ultramon.recordings.index import Summarized, TranscriptIndex, Unreadable, index_path
     from ultramon.recordings.recordings import files_of
     from ultramon.recordings.survey import survey
 
@@ -101,7 +101,12 @@ def _survey(paths: tuple[str, ...], days: int | None) -> Survey:
     if days is not None:
         files, older = split_by_age(files, now - days * 86_400)
     with TranscriptIndex(index_path()) as index:
-        found = list(index.summarize(files, _Patience(), names_others=not paths))
+        read = list(index.summarize(files, _Patience(), names_others=not paths))
+        summarized = [one for one in read if isinstance(one, Summarized)]
+        unreadable += [one for one in read if isinstance(one, Unreadable)]
+        beside = [*index.kept(older), *index.summarize(sources_of(summarized, older))]
+        sources = [one for one in beside if isinstance(one, Summarized)]
+        found = list(index.count_copies_once(summarized, sources))
         if not paths:
             index.forget_missing()
     if index.problem is not None:

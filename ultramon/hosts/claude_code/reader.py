@@ -25,6 +25,7 @@ from ultramon.hosts.transcripts.records import (
     Record,
     Report,
     Returned,
+    Rewind,
     TranscriptIdentity,
 )
 from ultramon.system.timestamps import parse_time
@@ -42,6 +43,7 @@ _MESSAGE_TYPE_BYTES = tuple(name.encode() for name in _MESSAGE_TYPES)
 # would be taken for hundreds of thousands of tokens.
 _TEXT_KEYS = ("text", "content", "file", "prompt")
 _FILE_KEYS = ("file_path", "notebook_path")
+_NO_PARENT = "none"
 _TOOLS_USED = "<tools-used-before-summary>"
 """Begins a text that the client puts before a subagent's own."""
 
@@ -73,6 +75,8 @@ def identify(lines: Iterable[bytes]) -> TranscriptIdentity | None:
             continue
         if identity is None:
             identity = TranscriptIdentity(session_id, reader.agent_id)
+        if identity.copied_from is None and isinstance(entry.get("forkedFrom"), dict):
+            identity.copied_from = text_or_none(entry["forkedFrom"].get("sessionId"))
         if identity.project is None:
             identity.project = text_or_none(entry.get("cwd"))
         message = entry.get("message")
@@ -169,7 +173,17 @@ class LineReader(TranscriptReader):
         self.agent_id: str | None = None
         self._compacted_at: float | None = None
         self._post_tokens_known = False
+        self._seen = Recent()
+        self._prompts = Recent()
+        self._replies = 0
+        self._has_stepped_back = False
+        self._session_id: str | None = None
+        self._others = Recent()
         if memory is not None:
+            self._session_id, self._others = memory["sessionId"], Recent(memory["others"])
+            self._seen, self._prompts = Recent(memory["seen"]), Recent(memory["prompts"])
+            self._replies = memory["replies"]
+            self._has_stepped_back = memory["hasSteppedBack"]
             self._tools = Recent(memory["tools"])
             self._files = Recent(memory["files"])
             self._reported = Recent(memory["reported"])
@@ -189,12 +203,18 @@ class LineReader(TranscriptReader):
             "sidechain": self._sidechain,
             "compactedAt": self._compacted_at,
             "postTokensKnown": self._post_tokens_known,
+            "seen": self._seen.to_json(),
+            "prompts": self._prompts.to_json(),
+            "replies": self._replies,
+            "hasSteppedBack": self._has_stepped_back,
+            "sessionId": self._session_id,
+            "others": self._others.to_json(),
         }
 
     def read(self, entry: JsonObject) -> Iterable[Record]:
         """Return the facts of one line; raise ValueError when it makes no sense."""
         kind = entry.get("type")
-        if kind not in _MESSAGE_TYPES or not self.owns(entry):
+        if kind not in _MESSAGE_TYPES or not self.owns(entry) or self._is_of_another(entry):
             return ()
         at = parse_time(entry.get("timestamp"))
         if kind == "assistant":
@@ -229,7 +249,7 @@ class LineReader(TranscriptReader):
                 self._tools.add(block.get("id"), text_or_none(block.get("name")) or "unknown")
                 if path := _file_of(block.get("input")):
                     self._files.add(block.get("id"), path)
-        if at is not None and self._compacted_at is not None and at < self._compacted_at:
+        if self._is_earlier(at) and not self._has_stepped_back:
             return []  # the summary's own reply, or one of the window that is gone
         records: list[Record] = []
         report = self._report(entry, message, at)
@@ -240,6 +260,26 @@ class LineReader(TranscriptReader):
             if text:
                 records.append(Content(text, "assistant", at, counted=report is not None))
         return records
+
+    def _is_of_another(self, entry: JsonObject) -> bool:
+        """Tell a line that another session has written into this file.
+
+        A session that was resumed under a new id continues the old one's chain; one that begins a
+        chain of its own is another.
+        """
+        session_id = entry.get("sessionId")
+        if not isinstance(session_id, str) or session_id == self._session_id:
+            return False
+        is_start = entry.get("parentUuid") is None and entry.get("type") != "system"
+        if self._session_id is not None and (is_start or session_id in self._others):
+            self._others.add(session_id)
+            return True
+        self._session_id = session_id
+        return False
+
+    def _is_earlier(self, at: float | None) -> bool:
+        """Tell a time before the last compaction."""
+        return at is not None and self._compacted_at is not None and at < self._compacted_at
 
     def _report(self, entry: JsonObject, message: JsonObject, at: float | None) -> Report | None:
         usage = message.get("usage")
@@ -274,8 +314,25 @@ class LineReader(TranscriptReader):
                 return False
             report.update = True
         self._reported.add(report.message_id)
+        self._replies += not report.update
         self._last = report
         return True
+
+    def _is_new(self, entry: JsonObject) -> bool:
+        """Remember a line; False when it was read: some are written again, as by a resume."""
+        uuid = entry.get("uuid")
+        if uuid in self._seen:
+            return False
+        self._seen.add(uuid)
+        return True
+
+    def _take_prompt(self, entry: JsonObject, at: float | None) -> Iterable[Record]:
+        """Yield a rewind where a prompt stands in the place of an earlier one with its replies."""
+        self._has_stepped_back = self._has_stepped_back or self._is_earlier(at)
+        parent = text_or_none(entry.get("parentUuid")) or _NO_PARENT
+        before = self._prompts.get(parent)
+        self._prompts.add(parent, str(self._replies))
+        return (Rewind(at),) if before is not None and int(before) < self._replies else ()
 
     def _read_input(self, entry: JsonObject, at: float | None) -> list[Record]:
         content = _message(entry).get("content")
@@ -283,6 +340,11 @@ class LineReader(TranscriptReader):
         source = "summary" if is_summary else "user"
         counted = is_summary and self._post_tokens_known
         records: list[Record] = []
+        if _is_prompt(entry, content):
+            if not self._is_new(entry):
+                return []
+            if not is_summary:
+                records.extend(self._take_prompt(entry, at))
         result = returned_by_tool(entry.get("toolUseResult"))
         results = [] if result is None else [result]
         if result is None and isinstance(content, str):
@@ -302,7 +364,7 @@ class LineReader(TranscriptReader):
         return records
 
     def _read_system(self, entry: JsonObject, at: float | None) -> Iterable[Record]:
-        if entry.get("subtype") != "compact_boundary":
+        if entry.get("subtype") != "compact_boundary" or not self._is_new(entry):
             return ()
         metadata = entry.get("compactMetadata")
         if not isinstance(metadata, dict):
@@ -314,7 +376,17 @@ class LineReader(TranscriptReader):
         )
         self._post_tokens_known = boundary.post_tokens is not None
         self._compacted_at = at
+        self._has_stepped_back = False
+        self._prompts = Recent()
         return (boundary,)
+
+
+def _is_prompt(entry: JsonObject, content: object) -> bool:
+    """Tell what a person wrote from results of tools and lines of the client itself."""
+    blocks = content if isinstance(content, list) else [content]
+    return entry.get("isMeta") is not True and not any(
+        isinstance(block, dict) and block.get("type") == "tool_result" for block in blocks
+    )
 
 
 def _message(entry: JsonObject) -> JsonObject:

@@ -23,6 +23,7 @@ from ultramon.hosts.transcripts.records import (
     Record,
     Report,
     Returned,
+    Rewind,
     TranscriptIdentity,
     Window,
 )
@@ -129,6 +130,9 @@ def _identity(payload: JsonObject) -> TranscriptIdentity | None:
         agent_id,
         _instructed_model(payload.get("base_instructions")),
         text_or_none(payload.get("cwd")),
+        text_or_none(payload.get("forked_from_id"))
+        or text_or_none(payload.get("parent_thread_id")),
+        parse_time(payload.get("timestamp")),
     )
 
 
@@ -250,6 +254,8 @@ class LineReader(TranscriptReader):
             return self._window(payload, at)
         if kind == "context_compacted":
             return self._boundary(at)
+        if kind == "thread_rolled_back":
+            return (Rewind(at),)
         if kind == "task_complete":
             error = payload.get("error")
             reason = error.get("codex_error_info") if isinstance(error, dict) else None

@@ -23,6 +23,7 @@ from ultramon.hosts.transcripts.records import (
     Record,
     Report,
     Returned,
+    Rewind,
     TranscriptIdentity,
 )
 from ultramon.system.timestamps import parse_time
@@ -208,6 +209,8 @@ class LineReader(TranscriptReader):
         """Return the facts of one line; raise ValueError when it makes no sense."""
         if isinstance(entry.get("$set"), dict):
             return self._read_update(entry)
+        if isinstance(entry.get("$rewindTo"), str):
+            return (Rewind(None),)
         if entry.get("kind") == _SUBAGENT:
             self._is_subagent = True
         if entry.get("type") == "user":

@@ -25,6 +25,7 @@ from ultramon.hosts.transcripts.records import (
     Record,
     Report,
     Returned,
+    Rewind,
     TranscriptIdentity,
     Window,
 )
@@ -39,6 +40,7 @@ if TYPE_CHECKING:
 
 UNSTATED_WINDOW_TOKENS = 131_072
 """The window that a client works with which writes none beside the replies of a session."""
+_NO_PARENT = "none"
 _API_ERROR = "qwen-code.api_error"
 _FIRST_KEYS = b'{"uuid":"'
 _TEXT_KEYS = ("text",)
@@ -108,7 +110,10 @@ class LineReader(TranscriptReader):
         self._files = Recent()
         self._window_tokens: int | None = None
         self._is_counted = False
+        self._prompts = Recent()
+        self._replies = 0
         if memory is not None:
+            self._prompts, self._replies = Recent(memory["prompts"]), memory["replies"]
             self._files = Recent(memory["files"])
             self._window_tokens = memory["windowTokens"]
             self._is_counted = memory["isCounted"]
@@ -119,6 +124,8 @@ class LineReader(TranscriptReader):
             "files": self._files.to_json(),
             "windowTokens": self._window_tokens,
             "isCounted": self._is_counted,
+            "prompts": self._prompts.to_json(),
+            "replies": self._replies,
         }
 
     def read(self, entry: JsonObject) -> Iterable[Record]:
@@ -129,8 +136,18 @@ class LineReader(TranscriptReader):
             return self._read_reply(entry, at)
         if kind in ("user", "tool_result"):
             self._is_counted = False
-            return self._read_input(parts_of(entry), at)
+            rewound = self._take_prompt(entry, at) if kind == "user" else ()
+            return (*rewound, *self._read_input(parts_of(entry), at))
+        if kind == "system" and entry.get("subtype") == "chat_compression":
+            self._prompts = Recent()
         return _read_system(entry, at) if kind == "system" else ()
+
+    def _take_prompt(self, entry: JsonObject, at: float | None) -> Iterable[Record]:
+        """Return a rewind where a prompt stands in the place of an earlier one with its replies."""
+        parent = text_or_none(entry.get("parentUuid")) or _NO_PARENT
+        before = self._prompts.get(parent)
+        self._prompts.add(parent, str(self._replies))
+        return (Rewind(at),) if before is not None and int(before) < self._replies else ()
 
     def _read_reply(self, entry: JsonObject, at: float | None) -> list[Record]:
         records: list[Record] = []
@@ -138,6 +155,7 @@ class LineReader(TranscriptReader):
         if report is not None:
             # A subagent's calls are in the line that follows that of their usage.
             self._is_counted = True
+            self._replies += 1
             records = [*self._window(entry, at), report]
         for part in parts_of(entry):
             if call := _call_of(part):

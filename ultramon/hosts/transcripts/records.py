@@ -136,6 +136,18 @@ class Boundary(Record):
     at: float | None
 
 
+class Rewind(Record):
+    """A person took back what was said last: the conversation continues from an earlier point.
+
+    Nothing is thrown away by it, and it is no compaction, though the next report may be lower.
+
+    Attributes:
+        at: Seconds since 1970 (UTC), or None when the line has no readable time.
+    """
+
+    at: float | None
+
+
 class Overflow(Record):
     """The provider refused a request because it was larger than the context window.
 
@@ -194,12 +206,16 @@ class TranscriptIdentity(Record):
         agent_id: The host's name for the subagent, None for the main agent.
         model: The model as asked for, with a window suffix such as ``[1m]``, if said.
         project: The working directory in which the agent began, if said.
+        copied_from: The session or subagent whose lines it may begin with, if said.
+        began_at: When it began itself, epoch seconds, if said.
     """
 
     session_id: str
     agent_id: str | None = None
     model: str | None = None
     project: str | None = None
+    copied_from: str | None = None
+    began_at: float | None = None
 
     @property
     def qualified_id(self) -> str:
