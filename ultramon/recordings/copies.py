@@ -73,16 +73,16 @@ def _copied_in(group: list[tuple[str, TranscriptSummary]]) -> Mapping[str, int]:
                 relatives.append(source)
             count = max((_shared_by_counts(one.keys, other.keys) for other in relatives), default=0)
             families[root].append(one)
-        first = next((key for key in one.keys if key != COMPACTION), "")
-        name = first.partition(".")[0]
-        if name and (owner := owners.get(name)) is not None and _thread(owner[0]) != _thread(one):
+        # The client's own ids are compared with the counts: some programs number theirs from one.
+        first = next((key for key in one.keys if _has_id(key)), "")
+        owner = owners.get(first)
+        if owner is not None and _thread(owner[0]) != _thread(one):
             before = one.keys.index(first)
             theirs = owner[0].keys[owner[1] :]
-            count = max(count, before + _shared_by_ids(one.keys[before:], theirs))
+            count = max(count, before + _shared(one.keys[before:], theirs))
         for at, key in enumerate(one.keys):
-            name = key.partition(".")[0]
-            if name and key != COMPACTION:
-                owners.setdefault(name, (one, at))
+            if _has_id(key):
+                owners.setdefault(key, (one, at))
         if count:
             found[path] = count
     return found
@@ -116,14 +116,16 @@ def _root(one: TranscriptSummary, threads: Mapping[str, TranscriptSummary]) -> s
     return source
 
 
+def _has_id(key: str) -> bool:
+    return "." in key and not key.startswith(".")
+
+
 def _shared_by_counts(keys: Sequence[str], others: Sequence[str]) -> int:
-    pairs = zip(keys, others, strict=False)
-    return _first(one.rpartition(".")[2] != other.rpartition(".")[2] for one, other in pairs)
+    return _shared([one.rpartition(".")[2] for one in keys], [k.rpartition(".")[2] for k in others])
 
 
-def _shared_by_ids(keys: Sequence[str], others: Sequence[str]) -> int:
-    pairs = zip(keys, others, strict=False)
-    return _first(one.partition(".")[0] != other.partition(".")[0] for one, other in pairs)
+def _shared(keys: Sequence[str], others: Sequence[str]) -> int:
+    return _first(one != other for one, other in zip(keys, others, strict=False))
 
 
 def _first(differences: Iterable[bool]) -> int:

@@ -71,11 +71,16 @@ class SessionFacts(Model):
     peak_ratio: float | None
     is_near_limit: bool | None
     """Whether its last reply left 5 % or less; None = unknown."""
+    first_prompt: str | None
+    """Its beginning, 80 characters at most."""
     compactions: int
-    """Of the session and its subagents, as the three below."""
+    """The session's own, as the three below; those of its subagents follow."""
     unmeasured_compactions: int
     discarded_tokens: int
     overflows: int
+    subagent_compactions: int
+    subagent_discarded_tokens: int
+    subagent_overflows: int
     subagents: int
     subagents_empty: int
     subagents_near_limit: int
@@ -137,6 +142,8 @@ class Survey(Model):
     unreadable: tuple[UnreadableFile, ...]
     older_transcripts: int
     """Left out by `days`."""
+    copied_transcripts: int
+    """Begin with replies of another transcript, which count there."""
 
 
 class _Agent(NamedTuple):
@@ -175,6 +182,14 @@ class _Session:
     def total(self, name: str) -> int:
         """Add up one count of all agents."""
         return sum(getattr(one.summary, name) for one in self.agents)
+
+    def own(self, name: str) -> int:
+        """Return one count of the session itself; 0 where only its subagents are there."""
+        return getattr(self.main.summary, name) if self.main else 0
+
+    def of_subagents(self, name: str) -> int:
+        """Add up one count of its subagents."""
+        return sum(getattr(one.summary, name) for one in self.subagents)
 
     @property
     def badness(self) -> tuple[float, ...]:
@@ -266,6 +281,7 @@ def survey(
         broken_lines=sum(one.total("broken_lines") for one in sessions),
         unreadable=tuple(unreadable),
         older_transcripts=older_transcripts,
+        copied_transcripts=sum(bool(agent.summary.copied) for agent in agents),
     )
 
 
@@ -330,10 +346,14 @@ def _facts(session: _Session, names: dict[str, str], id_lengths: dict[str, int])
         context_limit_tokens=main.limit_tokens if main else None,
         peak_ratio=_ratio(main.summary.peak_tokens, main.limit_tokens) if main else None,
         is_near_limit=main.near_limit if main else None,
-        compactions=session.total("compactions"),
-        unmeasured_compactions=session.total("unmeasured_compactions"),
-        discarded_tokens=session.total("discarded_tokens"),
-        overflows=session.total("overflows"),
+        first_prompt=main.summary.first_prompt if main else None,
+        compactions=session.own("compactions"),
+        unmeasured_compactions=session.own("unmeasured_compactions"),
+        discarded_tokens=session.own("discarded_tokens"),
+        overflows=session.own("overflows"),
+        subagent_compactions=session.of_subagents("compactions"),
+        subagent_discarded_tokens=session.of_subagents("discarded_tokens"),
+        subagent_overflows=session.of_subagents("overflows"),
         subagents=len(session.subagents),
         subagents_empty=len(session.empty),
         subagents_near_limit=len(session.near),
@@ -466,6 +486,7 @@ def _hidden_session(one: SessionFacts, projects: dict[str, str]) -> SessionFacts
         update={
             "project": one.project and projects.get(one.project, "another project"),
             "path": None,
+            "first_prompt": None,
             "replay_target": one.replay_target if is_id else None,
         }
     )

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from typing import TYPE_CHECKING
 
 from ultramon.cli.output import percent, plural, short_tokens, tokens
 from ultramon.cli.views.report_screen import (
+    ORDER,
     compacted,
     facts_of,
     file_names,
@@ -66,7 +68,7 @@ def report_page(found: Survey) -> str:
         element(
             "p",
             "Tokens in the window at each reply. The solid line is the limit, dotted lines are "
-            "75 % and 95 % of it, dashed ones compactions.",
+            f"75 % and 95 % of it, dashed ones compactions. In this order: {ORDER}.",
             class_="dim",
         ),
         *map(_session, found.worst_sessions),
@@ -121,11 +123,15 @@ def _session(one: SessionFacts) -> Element:
     facts = [peak, plural(one.subagents, "subagent")]
     if one.compactions:
         facts.append(f"compacted {compacted(one)} tokens")
+    if one.subagent_compactions:
+        lost = short_tokens(one.subagent_discarded_tokens)
+        facts.append(f"its subagents {one.subagent_compactions}x {lost} tokens")
     command = replay_command(one)
     return element(
         "article",
         element("h3", one.project or "unknown project"),
         element("p", f"{one.host} · {one.model or 'model unknown'} · {period}", class_="dim"),
+        element("p", f"“{one.first_prompt}”") if one.first_prompt else None,
         element("p", " · ".join(facts)),
         element("p", "; ".join(trouble), class_="bad") if trouble else None,
         timeline(
@@ -142,8 +148,11 @@ def _session(one: SessionFacts) -> Element:
 
 def _left_out(found: Survey) -> list[str]:
     words = []
-    if found.unreadable:
-        words.append(f"{plural(len(found.unreadable), 'file')} could not be read. ")
+    for reason, count in Counter(one.reason for one in found.unreadable).items():
+        words.append(f"{plural(count, 'file')} left out: {reason}. ")
+    if found.copied_transcripts:
+        copied = plural(found.copied_transcripts, "transcript")
+        words.append(f"{copied} with the history of another one, which is counted once. ")
     if found.broken_lines:
         words.append(f"{plural(found.broken_lines, 'line')} could not be read. ")
     if found.older_transcripts:

@@ -25,12 +25,17 @@ SOURCE_NAMES = {
     "user": "prompts",
 }
 """Words for the sources that are no tools."""
+ORDER = "worst first: work lost, then compactions, tokens thrown away, fullness"
+"""How the sessions are sorted, with their subagents."""
 _BEYOND = f"beyond the first {MOST_NAMES}"
 _FILES = "files"
 _FILE_PARTS = 2
 _ROWS = 5
 _MAX_WIDTH = 120
 _COMMAND_CELLS = 32
+_ROW_CELLS = 88
+"""Of a row without the prompt that the session began with, the host's name included."""
+_LEAST_PROMPT_CELLS = 12
 _FULL = 0.95
 _HIGH = 0.75
 
@@ -45,10 +50,10 @@ def print_report(found: Survey) -> None:
         console.print(Text.assemble((f"  {name:<13}", "dim"), (words, style)))
     console.print()
     console.print(_filled(found, min(console.width, _MAX_WIDTH)))
-    console.print()
+    console.print(Text(f"  {ORDER}", "dim"), no_wrap=True, overflow="crop")
     commands = [replay_command(one) for one in found.worst_sessions]
     are_short = all(len(one) <= _COMMAND_CELLS for one in commands)
-    console.print(_worst(found.worst_sessions, commands if are_short else None))
+    console.print(_worst(found.worst_sessions, commands if are_short else None, console.width))
     if not are_short:
         console.print()
         for one in filter(None, commands):
@@ -148,7 +153,14 @@ def _filled(found: Survey, width: int) -> Table:
     return table
 
 
-def _worst(sessions: Sequence[SessionFacts], commands: Sequence[str] | None) -> Table:
+def began_with(session: SessionFacts, cells: int) -> str:
+    """Return the beginning of the first prompt, cut to so many cells."""
+    return _cut(field(session.first_prompt or ""), cells)
+
+
+def _worst(
+    sessions: Sequence[SessionFacts], commands: Sequence[str] | None, console_width: int
+) -> Table:
     """Draw the worst sessions, each with the command that shows it where there are commands."""
     from rich.text import Text
 
@@ -157,6 +169,11 @@ def _worst(sessions: Sequence[SessionFacts], commands: Sequence[str] | None) -> 
     table.add_column("last", no_wrap=True)
     for name in ("peak", "compacted", "subagents"):
         table.add_column(name, justify="right", no_wrap=True)
+    # The command tells rows apart too; where there is room a person sees what each was about.
+    room = min(console_width, _MAX_WIDTH) - _ROW_CELLS
+    if room >= _LEAST_PROMPT_CELLS:
+        table.add_column("host", no_wrap=True)
+        table.add_column("began with", width=room, no_wrap=True)
     table.add_column("" if commands is None else "see it again", no_wrap=True)
     for one, command in zip(sessions, commands or [""] * len(sessions), strict=True):
         peak = one.peak_ratio
@@ -168,6 +185,7 @@ def _worst(sessions: Sequence[SessionFacts], commands: Sequence[str] | None) -> 
             Text(shown, _peak_style(peak)),
             compacted(one),
             Text(subagents(one), "red" if one.subagents_empty or one.subagents_near_limit else ""),
+            *([Text(one.host), Text(began_with(one, room))] if room >= _LEAST_PROMPT_CELLS else []),
             Text(field(command), "cyan"),
         )
     return table

@@ -270,7 +270,7 @@ class LineReader(TranscriptReader):
         session_id = entry.get("sessionId")
         if not isinstance(session_id, str) or session_id == self._session_id:
             return False
-        is_start = entry.get("parentUuid") is None and entry.get("type") != "system"
+        is_start = entry.get("parentUuid", "") is None and entry.get("type") != "system"
         if self._session_id is not None and (is_start or session_id in self._others):
             self._others.add(session_id)
             return True
