@@ -228,8 +228,8 @@ class TranscriptIndex:
             read = _read_packed(stamp.path, copied)
         else:
             with open_recording(stamp.path) as stream:
-                read = None if copied else self._read_on(stamp, stream)
-                read = read or _read_whole(stamp.path, stream, copied)
+                grown = None if copied else self._read_on(stamp, stream)
+                read = grown or _read_whole(stamp.path, stream, copied)
         self._waiting.append((stamp, read))
         if len(self._waiting) >= _FILES_PER_TRANSACTION:
             self._store()

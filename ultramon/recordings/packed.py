@@ -6,14 +6,12 @@ that with the extra ``zstd``.
 
 from __future__ import annotations
 
+import io
 import os
-from typing import TYPE_CHECKING, BinaryIO, cast
+from typing import BinaryIO, cast
 
 from ultramon.hosts.transcripts.files import PACKED_SUFFIXES
 from ultramon.hosts.transcripts.jsonl import open_transcript
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
 
 _MAX_WINDOW_BYTES = 128 * 1024 * 1024
 """Of memory for one file, whatever it asks for."""
@@ -48,38 +46,43 @@ def open_recording(path: str) -> BinaryIO:
     if not is_packed(path):
         return stream
     try:
-        return _unpacker(path)(stream)
+        return _Unpacked(_raw(path, stream), stream)
     except PackedError:
         stream.close()
         raise
 
 
-def _unpacker(path: str) -> Callable[[BinaryIO], BinaryIO]:
+class _Unpacked(io.BufferedReader):
+    """What a packed file holds; closing it closes the file, which not every unpacker does."""
+
+    def __init__(self, raw: object, source: BinaryIO) -> None:
+        super().__init__(cast("io.RawIOBase", raw))
+        self._source = source
+
+    def close(self) -> None:
+        super().close()
+        self._source.close()
+
+
+def _raw(path: str, stream: BinaryIO) -> object:
     if path.endswith(".gz"):
         import gzip
 
-        return lambda stream: cast("BinaryIO", gzip.GzipFile(fileobj=stream))
+        return gzip.GzipFile(fileobj=stream)
     try:
         from compression import zstd  # type: ignore[import-not-found,unused-ignore]
     except ImportError:
-        return _zstandard()
-    return lambda stream: cast("BinaryIO", zstd.ZstdFile(stream))
+        return _zstandard(stream)
+    return zstd.ZstdFile(stream)
 
 
-def _zstandard() -> Callable[[BinaryIO], BinaryIO]:
+def _zstandard(stream: BinaryIO) -> object:
     try:
         import zstandard
     except ImportError as error:
         raise PackedError("compressed: pip install 'ultramon[zstd]' to read it") from error
-    import io
-
-    def unpack(stream: BinaryIO) -> BinaryIO:
-        reader = zstandard.ZstdDecompressor(max_window_size=_MAX_WINDOW_BYTES).stream_reader(
-            stream, read_across_frames=True
-        )
-        return cast("BinaryIO", io.BufferedReader(cast("io.RawIOBase", reader)))
-
-    return unpack
+    unpacker = zstandard.ZstdDecompressor(max_window_size=_MAX_WINDOW_BYTES)
+    return unpacker.stream_reader(stream, read_across_frames=True)
 
 
 def damage_of(error: BaseException) -> str | None:

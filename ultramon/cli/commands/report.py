@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import sys
 import time
@@ -88,7 +89,8 @@ def _survey(paths: tuple[str, ...], days: int | None) -> Survey:
     unreadable: list[Unreadable] = []
 
     def refuse(error: OSError) -> None:
-        reason = f"cannot be listed: {error.strerror}"
+        is_link = error.errno == errno.ENOENT
+        reason = str(error.strerror) if is_link else f"cannot be listed: {error.strerror}"
         unreadable.append(Unreadable(os.fsdecode(error.filename), reason))
 
     if paths:
