@@ -8,40 +8,13 @@ copy it is, and equal counts up to the first own reply show how far it goes.
 
 from __future__ import annotations
 
-import zlib
 from collections import defaultdict
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
-    from ultramon.hosts.transcripts.records import Report
     from ultramon.recordings.summary import TranscriptSummary
-
-COMPACTION = "compaction"
-"""Stands for a compaction among the keys of replies."""
-MAX_KEYS = 4096
-"""Of one transcript; what is copied behind so many replies counts as its own."""
-
-
-def reply_key(report: Report) -> str:
-    """Return what tells a reply from others: its id and its counts, each as a short sum.
-
-    Either half is empty where the transcript does not say it.
-    """
-    counts = (
-        report.input_tokens,
-        report.cache_read_tokens,
-        report.cache_creation_tokens,
-        report.output_tokens,
-    )
-    name = "" if report.message_id is None else _sum(report.message_id)
-    return f"{name}.{_sum(str(counts))}"
-
-
-def _sum(text: str) -> str:
-    data = text.encode("utf-8", "surrogatepass")
-    return f"{zlib.crc32(data):08x}{zlib.adler32(data):08x}"
 
 
 def copied_keys(summaries: Iterable[tuple[str, TranscriptSummary]]) -> dict[str, int]:
