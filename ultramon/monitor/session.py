@@ -283,6 +283,8 @@ class Session:
         if self._fresh_at > now:
             return None  # the save that is due then takes this percent too
         delay = max(0.0, self._fresh_at + FRESH_SECONDS - now)
+        # Never later than any change is saved.
+        delay = min(delay, gauge.config.save_interval_seconds)
         self._fresh_at = now + delay
         return delay
 
