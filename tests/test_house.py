@@ -375,14 +375,14 @@ A_MONITOR_LOADS = {
     " store_time toolkit",
     "backends.local": "backend claims connection credentials event_rows inbox_flags journal"
     " journal_clock level_marks message_rows queue registry route_rows schema state_files",
-    "context": "config estimator estimator_weights forecast gauge ladder level_machine"
-    " level_words levels limits model_windows monitor_gauge note provider_usage shared_levels"
+    "context": "config estimator estimator_weights forecast forecast_tables gauge ladder"
+    " level_machine level_words levels limits model_windows monitor_gauge note provider_usage shared_levels"
     " token_counts tracker",
     "monitor": "async_twins background late_models lifecycle live_state monitor session"
     " state_writer",
     "notices": "levels message message_rules permissions registration router texts",
     "state": "event_keys history_ring level_share liveness observed plan record record_head"
-    " usage_percent",
+    " runway usage_percent",
     "system": "boot_clock clock compact_json counts environment files ids locks processes settings"
     " settings_files timestamps trusted_files",
     "": "errors routing signals",

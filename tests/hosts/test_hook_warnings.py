@@ -162,8 +162,8 @@ def test_the_text_says_facts_and_orders_nothing(session):
     at = session.record().to_json()["measuredAt"][11:16]
     assert text == (
         f"Context window: 140,000 of 200,000 tokens (70 %), reported {at}Z. At the limit earlier"
-        " messages are replaced by a summary; files on disk stay. At the recent pace the next turn"
-        " reaches 75 %. Your instructions are unchanged."
+        " messages are replaced by a summary; files on disk stay. At the recent pace about 0 to 5"
+        " turns remain before 75 %. Your instructions are unchanged."
     )
 
 
@@ -209,7 +209,7 @@ def test_at_critical_the_agent_learns_what_is_possible(session):
     assert text.startswith("Context window: 160,000 of 200,000 tokens (80 %), reported ")
     assert text.endswith(
         "Z. At the limit earlier messages are replaced by a summary; files on disk stay."
-        " At the recent pace about 1 turn remains before the limit."
+        " At the recent pace about 3 to 19 turns remain before the limit."
         " What is only in this conversation can be kept by writing it to a file."
         " Progress belongs in NOTES.md. Your instructions are unchanged."
     )

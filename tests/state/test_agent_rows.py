@@ -9,8 +9,8 @@ from ultramon.state.agent_rows import (
     is_blind,
     name_of,
     need_of,
+    runway_to_limit,
     summarize,
-    turns_to_limit,
 )
 from ultramon.state.observed import observe
 from ultramon.system.processes import this_host
@@ -62,16 +62,18 @@ def test_agents_without_a_reading_are_blind_but_for_new_ones():
 
 def test_one_line_sums_up_all_agents():
     """Who needs a person first, then the one nearest to its end, then what else there is."""
-    pace = {"tokensPerTurn": 10_000.0, "secondsPerTurn": 1.0, "rungs": {}}
+    limit = {"turns": 4, "turnsLow": 2, "turnsHigh": 7, "seconds": 4.0}
+    pace = {"tokensPerTurn": 10_000.0, "secondsPerTurn": 1.0, "limit": limit, "rungs": {}}
     near = session(
         usage_ratio=0.789, estimated_tokens=157_800, threshold_status="warning", forecast=pace
     )
-    assert turns_to_limit(near.record) == 4
-    likely = {"turns": 2, "seconds": 1.0, "tokens": 168_000, "seen": 2}
+    assert str(runway_to_limit(near.record)) == "2-7 turns"
+    likely = {"turns": 2, "turnsLow": 1, "turnsHigh": None, "seconds": 1.0}
+    likely |= {"tokens": 168_000, "seen": 2}
     near.record.forecast["rungs"] = {"compaction": likely}
-    assert turns_to_limit(near.record) == 2, "the host compacts below its limit"
+    assert str(runway_to_limit(near.record)) == "1+ turns", "the host compacts below its limit"
     near.record.forecast["rungs"] = {"compaction": {"turns": 2, "seconds": 1.0}}
-    assert turns_to_limit(near.record) == 4, "a rung that somebody called so"
+    assert str(runway_to_limit(near.record)) == "2-7 turns", "a rung that somebody called so"
     agents = [
         near,
         session("b" * 8, phase="waiting", memory={"waitsFor": "permission"}),
@@ -82,8 +84,8 @@ def test_one_line_sums_up_all_agents():
         observed("past", active=False, outcome="returned", usage_ratio=0.99),
     ]
     assert str(summarize(agents, NOW)) == (
-        "2 need you, first api-server: bbbbbbbb · api-server 78 %, ~4 turns to compaction · 1 lost"
-        " · 1 blind · 1 working · 1 waiting"
+        "2 need you, first api-server: bbbbbbbb · api-server 78 %, ~2-7 turns to compaction"
+        " · 1 lost · 1 blind · 1 working · 1 waiting"
     )
     named = session("a" * 8, label="api-server: answer the security review", action="force_return")
     assert str(summarize([*agents[1:2], named], NOW)) == (

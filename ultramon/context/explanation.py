@@ -15,6 +15,7 @@ from ultramon.errors import ConfigurationError
 from ultramon.state.liveness import Liveness
 from ultramon.state.models import AgentState, Model
 from ultramon.state.record import SETTING_SOURCES
+from ultramon.state.runway import Runway
 from ultramon.state.usage_percent import usage_percent
 from ultramon.system.timestamps import format_time
 
@@ -47,6 +48,11 @@ class RungAhead(Model):
     tokens: int
     reached: bool
     turns_left: int | None
+    """The middle of the turns that still end below it."""
+    turns_low: int | None
+    """Their low end."""
+    turns_high: int | None
+    """Their high end; None also where measurements bear none out."""
     seconds_left: float | None
 
 
@@ -170,12 +176,12 @@ def _age(seconds: float) -> str:
 
 
 def _ahead(rung: RungAhead) -> str:
-    if rung.turns_left is None or rung.seconds_left is None:
+    if rung.turns_left is None or rung.turns_low is None or rung.seconds_left is None:
         return "the pace is not known yet"
-    if not rung.turns_left:
-        return "the next turn reaches it"
-    turns = "1 turn" if rung.turns_left == 1 else f"{rung.turns_left} turns"
-    return f"about {turns} ({rung.seconds_left:.0f} s) ahead"
+    runway = Runway(rung.turns_left, rung.turns_low, rung.turns_high)
+    if runway.is_next:
+        return "the next turn may reach it"
+    return f"in {runway} (~{rung.seconds_left:.0f} s)"
 
 
 def explain(
@@ -248,6 +254,7 @@ def _rungs(record: StateRecord) -> list[RungAhead]:
     except ConfigurationError:
         return []
     paces: dict[str, Any] = (record.forecast or {}).get("rungs", {})
+    runways = {name: Runway.of(pace) for name, pace in paces.items()}
     return [
         RungAhead(
             name=rung.name,
@@ -255,8 +262,10 @@ def _rungs(record: StateRecord) -> list[RungAhead]:
             usage_ratio=rung.nominal_ratio,
             tokens=rung.tokens(record.context_limit),
             reached=ladder.rank(record.threshold_status) >= ladder.rank(rung.name),
-            turns_left=paces.get(rung.name, {}).get("turns"),
+            turns_left=None if runway is None else runway.turns,
+            turns_low=None if runway is None else runway.low,
+            turns_high=None if runway is None else runway.high,
             seconds_left=paces.get(rung.name, {}).get("seconds"),
         )
-        for rung in ladder.rungs
+        for rung, runway in ((rung, runways.get(rung.name)) for rung in ladder.rungs)
     ]

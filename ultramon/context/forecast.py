@@ -1,8 +1,21 @@
-"""How many turns and seconds remain before each rung, at the recent pace."""
+"""How many turns and seconds remain before each rung, as a range.
+
+Steps between replies have a heavy tail, so no single number holds. The mean step of this epoch,
+weighed against the mean step of other sessions, gives the turns to expect; the tables say what came
+of so many expected turns.
+"""
 
 from __future__ import annotations
 
 from itertools import pairwise
+
+from ultramon.context.forecast_tables import (
+    DISTANCES,
+    ENDS,
+    HOLDS_AT_DISTANCE,
+    HOLDS_FOR_HOST,
+    TOKENS_PER_TURN,
+)
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -10,7 +23,15 @@ if TYPE_CHECKING:
 
     from ultramon.context.ladder import ResolvedLadder
 
-HISTORY_TURNS = 8
+HISTORY_TURNS = 64
+"""So many steps of an epoch make its mean."""
+PRIOR_TURNS = 8
+"""So many steps the mean of other sessions counts for: of 2 to 10, 6 to 10 give the narrowest
+ranges on sessions of repositories that were left out."""
+PRIOR_TURNS_OF_OTHERS = 2
+"""The same for a host whose sessions were not measured: its steps may be of another size."""
+CLOCK_TURNS = 8
+"""The length of a turn is the median of so many; a pause of its user is no pace."""
 MIN_TURNS = 2
 COMPACTION = "compaction"
 """Name, among the rungs of a forecast, of where the host was seen to compact by itself."""
@@ -28,25 +49,34 @@ class TurnHistory:
     """The growth of one epoch, turn by turn.
 
     A turn is a provider report; while nothing was reported in the epoch, a tracked text.
-    The median of the last eight turns is used: one large file read is no pace.
 
     Args:
         turns: ``[tokens, epoch seconds]`` of earlier reports, oldest first; changed in place.
 
     Attributes:
         turns: No more of them than the forecast needs.
+        steps: How many steps lie between them.
+        grown_tokens: What those steps added that added any.
     """
 
-    __slots__ = ("_reported", "turns")
+    __slots__ = ("_growths", "_reported", "grown_tokens", "steps", "turns")
 
     def __init__(self, turns: list[list[float]] | None = None) -> None:
         self.turns = [] if turns is None else turns
         self._reported = bool(self.turns)
+        self.steps = max(0, len(self.turns) - 1)
+        grown = [
+            after[0] - before[0] for before, after in pairwise(self.turns) if after[0] > before[0]
+        ]
+        self.grown_tokens: float = sum(grown)
+        self._growths = len(grown)
 
     def clear(self) -> None:
         """Forget everything; a new epoch has begun."""
         self.turns.clear()
         self._reported = False
+        self.steps = self._growths = 0
+        self.grown_tokens = 0
 
     def record(self, tokens: int, at: float, *, reported: bool) -> None:
         """Add one turn.
@@ -62,31 +92,50 @@ class TurnHistory:
                 return
             self.clear()
             self._reported = True
-        if turns and turns[-1] == [tokens, at]:
-            return
-        # Of a row that does not grow both ends matter: every second turn kept is one that grew.
-        if len(turns) > 1 and turns[-2][0] >= turns[-1][0] >= tokens:
-            turns.pop()
+        if turns:
+            if turns[-1] == [tokens, at]:
+                return
+            self._count(turns[-1][0], tokens, 1)
         turns.append([tokens, at])
-        del turns[: -2 * (HISTORY_TURNS + 1)]
+        while len(turns) > HISTORY_TURNS + 1:
+            self._count(turns[0][0], turns[1][0], -1)
+            del turns[0]
 
-    def _median_of(self, column: int) -> float | None:
-        steps = [
-            max(0.0, after[column] - before[column])
-            for before, after in pairwise(self.turns)
-            if after[0] > before[0]
-        ][-HISTORY_TURNS:]
-        return _median(steps) if len(steps) >= MIN_TURNS else None
+    def _count(self, before: float, after: float, sign: int) -> None:
+        self.steps += sign
+        if after > before:
+            self.grown_tokens += sign * (after - before)
+            self._growths += sign
 
-    @property
-    def tokens_per_turn(self) -> float | None:
-        """Median growth of a turn in tokens, None before two turns."""
-        return self._median_of(0)
+    def tokens_per_turn(self, host: str | None = None) -> float | None:
+        """Return the tokens that a turn is expected to add; None before two that added any.
+
+        Args:
+            host: Whose other sessions this epoch is weighed against. For None, and for a host whose
+                sessions were not measured, those of all hosts, with less weight.
+        """
+        if self._growths < MIN_TURNS:
+            return None
+        prior = TOKENS_PER_TURN.get(host or "")
+        if host and prior is not None:
+            return weigh(self.grown_tokens, self.steps, prior)
+        prior = TOKENS_PER_TURN[""]
+        return weigh(self.grown_tokens, self.steps, prior, PRIOR_TURNS_OF_OTHERS)
 
     @property
     def seconds_per_turn(self) -> float | None:
-        """Median length of a turn in seconds, None before two turns."""
-        return self._median_of(1)
+        """Median length of the last eight turns that grew, in seconds; None before two."""
+        if self._growths < MIN_TURNS:
+            return None
+        lengths: list[float] = []
+        after, ended = self.turns[-1]
+        for before, began in reversed(self.turns[:-1]):
+            if after > before:
+                lengths.append(ended - began if ended > began else 0.0)
+                if len(lengths) == CLOCK_TURNS:
+                    break
+            after, ended = before, began
+        return _median(lengths)
 
 
 def forecast(
@@ -95,6 +144,8 @@ def forecast(
     context_limit_tokens: int | None,
     ladder: ResolvedLadder,
     likely: tuple[int, int] | None = None,
+    *,
+    host: str | None = None,
 ) -> dict[str, Any] | None:
     """Return the pace and, per rung still ahead, the turns and seconds before it.
 
@@ -106,16 +157,40 @@ def forecast(
         likely: Where the host was seen to compact by itself, in tokens, and how often; None = it
             was not. It is one more rung, `COMPACTION`, with these two as ``tokens`` and ``seen``,
             unless the ladder has one of that name.
+        host: As for `TurnHistory.tokens_per_turn`.
 
     Returns:
-        ``{"tokensPerTurn", "secondsPerTurn", "rungs": {name: {"turns", "seconds"}}}`` where
-        ``turns`` is the number of turns that still end below the rung; None when unknowable.
+        ``{"tokensPerTurn", "secondsPerTurn", "limit": AHEAD, "rungs": {name: AHEAD}}`` where AHEAD
+        is ``{"turns", "turnsLow", "turnsHigh", "seconds"}``, see `ultramon.state.runway.Runway`;
+        ``limit`` is the context limit itself, null once it is reached. None when unknowable.
     """
-    pace = history.tokens_per_turn
+    pace = history.tokens_per_turn(host)
     seconds = history.seconds_per_turn
     if pace is None or seconds is None or context_limit_tokens is None:
         return None
-    rungs: dict[str, dict[str, float]] = {}
+
+    least_low = least_middle = least_high = 0
+
+    def ahead_of(left: float) -> dict[str, float | None]:
+        """Return what lies before a rung; the nearer ones were asked for before."""
+        nonlocal least_low, least_middle, least_high
+        share, row = left / context_limit_tokens, 0
+        while row < len(DISTANCES) and share >= DISTANCES[row]:
+            row += 1
+        low, middle, high = turns_within(left / pace + 1, ENDS[row])
+        # Rows of distances differ a little: what is farther is never reached earlier.
+        least_low = low = max(low, least_low)
+        least_middle = middle = max(middle, least_middle)
+        least_high = high = max(high, least_high)
+        return {
+            "turns": middle,
+            "turnsLow": low,
+            "turnsHigh": high if host_holds and HOLDS_AT_DISTANCE[row] else None,
+            "seconds": round(middle * seconds, 1),
+        }
+
+    host_holds = HOLDS_FOR_HOST.get(host or "", HOLDS_FOR_HOST[""])
+    rungs: dict[str, dict[str, float | None]] = {}
     ahead = [(rung.ratio * context_limit_tokens, rung.name) for rung in ladder.rungs]
     if COMPACTION in ladder.names:
         likely = None
@@ -125,17 +200,58 @@ def forecast(
     for at_tokens, name in ahead:
         left = at_tokens - tokens
         if left > 0:
-            turns = turns_within(left, pace)
-            rungs[name] = {"turns": turns, "seconds": round(turns * seconds, 1)}
+            rungs[name] = ahead_of(left)
             if name == COMPACTION and likely is not None:
                 rungs[name]["tokens"], rungs[name]["seen"] = likely
-    return {"tokensPerTurn": round(pace, 1), "secondsPerTurn": round(seconds, 3), "rungs": rungs}
+    left = context_limit_tokens - tokens
+    return {
+        "tokensPerTurn": round(pace, 1),
+        "secondsPerTurn": round(seconds, 3),
+        "limit": ahead_of(left) if left > 0 else None,
+        "rungs": rungs,
+    }
 
 
-def turns_within(left_tokens: float, tokens_per_turn: float) -> int:
-    """Return the number of turns that still end with fewer tokens than are left."""
+def weigh(
+    grown_tokens: float,
+    steps: int,
+    prior_tokens_per_turn: float,
+    prior_turns: int = PRIOR_TURNS,
+) -> float:
+    """Return the tokens that a turn is expected to add.
+
+    Args:
+        grown_tokens: What the steps of this epoch added.
+        steps: How many they were.
+        prior_tokens_per_turn: What a step of other sessions adds, on the average.
+        prior_turns: How many steps that counts for.
+    """
+    return (grown_tokens + prior_turns * prior_tokens_per_turn) / (steps + prior_turns)
+
+
+def turns_within(
+    expected: float, table: tuple[tuple[float, float, float], ...]
+) -> tuple[int, int, int]:
+    """Return low end, middle and high end of the turns that still end below a rung.
+
+    Args:
+        expected: The turns to expect, with the one that reaches the rung; at least 1.0.
+        table: The three where 1, 2, 4, … turns are to be expected.
+    """
+    # Between two entries lies a line, above the last one a proportion.
+    knot = min(int(expected).bit_length(), len(table) - 1) - 1
+    part = expected / (1 << knot) - 1
+    low, middle, high = table[knot + 1]
+    if part <= 1:
+        low_before, middle_before, high_before = table[knot]
+        low = low_before + (low - low_before) * part
+        middle = middle_before + (middle - middle_before) * part
+        high = high_before + (high - high_before) * part
+    else:
+        times = (1 + part) / 2
+        low, middle, high = (low + 1) * times - 1, (middle + 1) * times - 1, (high + 1) * times - 1
     # Rounded up without `math`, a library that no hook needs besides.
-    return max(0, -int(-(left_tokens / tokens_per_turn) // 1) - 1)
+    return int(low), int(middle + 0.5), -int(-high // 1)
 
 
 def describe_compaction(forecast: dict[str, Any]) -> tuple[int, str] | None:
@@ -150,16 +266,3 @@ def describe_compaction(forecast: dict[str, Any]) -> tuple[int, str] | None:
         return None
     times = "twice" if seen == 2 else f"{seen} times"
     return tokens, f"likely compaction near {round(tokens, -3):,}, seen {times}"
-
-
-def describe_turns(turns: int, rung: str) -> str:
-    """Return a sentence about the turns that still end below a rung.
-
-    Args:
-        turns: Their number.
-        rung: Where it lies, for people, e.g. ``85%``.
-    """
-    if not turns:
-        return f"At the recent pace the next turn reaches {rung}."
-    remain = "1 turn remains" if turns == 1 else f"{turns} turns remain"
-    return f"At the recent pace about {remain} before {rung}."

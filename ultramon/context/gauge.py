@@ -29,6 +29,8 @@ CLOCK_SLACK_SECONDS = 5.0
 """Where the last reading lies further ahead than this, the clock was set back."""
 NEAR_RATIO = 0.10
 """Within this share of the limit before a rung, a reading that lags is worth waiting for."""
+NEAR_TURNS = 18
+"""So are readings within twice the longest of so many last steps."""
 
 
 def is_lower_bound(record: StateRecord | AgentState) -> bool:
@@ -360,7 +362,14 @@ class Gauge:
         # At the limit itself there is nothing that the limit does not say.
         if limit is not None and memory.likely_tokens is not None and memory.likely_tokens < limit:
             likely = memory.likely_tokens, memory.likely_seen
-        return forecast(self._history, self._tracker.tokens, limit, self._resolved, likely)
+        return forecast(
+            self._history,
+            self._tracker.tokens,
+            limit,
+            self._resolved,
+            likely,
+            host=self.record.host,
+        )
 
     def is_near(self, tokens: int) -> bool:
         """Return whether a reading that lags by one call matters.
@@ -373,7 +382,7 @@ class Gauge:
         ratio = self._resolved.next_ratio(self._level)
         if ratio is None:
             return True
-        turns = [turn[0] for turn in self._history.turns] + [tokens]
+        turns = [turn[0] for turn in self._history.turns[-NEAR_TURNS:]] + [tokens]
         steps = [after - before for before, after in pairwise(turns)]
         stride = max(NEAR_RATIO * limit, 2 * max(steps, default=0))
         return tokens + stride >= ratio * limit

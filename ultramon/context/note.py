@@ -5,9 +5,10 @@ Standard library only: hooks and monitors write the same note.
 
 from __future__ import annotations
 
-from ultramon.context.forecast import COMPACTION, describe_compaction, describe_turns, turns_within
+from ultramon.context.forecast import COMPACTION, describe_compaction
 from ultramon.context.ladder import FORCE_RETURN
 from ultramon.errors import ConfigurationError
+from ultramon.state.runway import Runway
 from ultramon.state.usage_percent import whole_percent
 from ultramon.system.timestamps import clock_time
 
@@ -129,22 +130,22 @@ def describe_pace(
     height = ladder.rank(level)
     is_last = height == len(ladder.rungs)
     if is_last or (height and ladder.rungs[height - 1].action == FORCE_RETURN):
-        left = limit_tokens - tokens
-        if left <= 0:
+        if tokens >= limit_tokens:
             return ""
         if likely is not None:  # it lies below the limit
-            return describe_turns(forecast["rungs"][COMPACTION]["turns"], f"a {likely[1]}")
-        return describe_turns(turns_within(left, forecast["tokensPerTurn"]), "the limit")
+            return _before(forecast["rungs"][COMPACTION], f"a {likely[1]}")
+        return _before(forecast.get("limit"), "the limit")
     rung = ladder.rungs[height]
     ahead = forecast["rungs"].get(rung.name)
-    if ahead is None:
-        return ""
-    if likely is None:
-        return describe_turns(ahead["turns"], f"{round(rung.nominal_ratio * 100, 1):g} %")
-    if likely[0] <= rung.tokens(limit_tokens):
-        return describe_turns(forecast["rungs"][COMPACTION]["turns"], f"a {likely[1]}")
-    pace = describe_turns(ahead["turns"], f"{round(rung.nominal_ratio * 100, 1):g} %")
-    return f"{pace} {likely[1].capitalize()}."
+    if likely is not None and likely[0] <= rung.tokens(limit_tokens):
+        return _before(forecast["rungs"][COMPACTION], f"a {likely[1]}")
+    pace = _before(ahead, f"{round(rung.nominal_ratio * 100, 1):g} %")
+    return f"{pace} {likely[1].capitalize()}." if pace and likely is not None else pace
+
+
+def _before(ahead: dict[str, Any] | None, rung: str) -> str:
+    runway = Runway.of(ahead)
+    return "" if runway is None else runway.sentence(rung)
 
 
 def check_critical_note(text: str, source: str = "argument") -> str | None:

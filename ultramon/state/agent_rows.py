@@ -6,15 +6,14 @@ say the same of an agent because they all ask here.
 
 from __future__ import annotations
 
-import math
 import os
 from collections import Counter
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from ultramon.state.liveness import ALIVE, ENDED, LOST, STALE
 from ultramon.state.record import ANSWER, PERMISSION, SDK_HOST, WAITS_FOR, host_memory, short_id
+from ultramon.state.runway import Runway
 from ultramon.state.usage_percent import usage_words
-from ultramon.system.wording import plural, turns
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Sequence
@@ -103,7 +102,7 @@ def tasks_words(record: StateRecord) -> str:
 
 def runway_words(one: ObservedAgent) -> str:
     """Return the turns that end below the next rung; empty where none will, or none is known."""
-    return "" if one.liveness.verdict == ENDED else turns(one.runway_turns)
+    return "" if one.liveness.verdict == ENDED else str(one.runway or "")
 
 
 def is_blind(one: ObservedAgent, now: float) -> bool:
@@ -120,19 +119,16 @@ def is_blind(one: ObservedAgent, now: float) -> bool:
     return now - max(one.record.started_at, one.record.epoch_started_at) > _FRESH_SECONDS
 
 
-def turns_to_limit(record: StateRecord) -> int | None:
+def runway_to_limit(record: StateRecord) -> Runway | None:
     """Return the turns that still end below the context limit; None when unknowable.
 
     Where the host was seen to compact below it, those before that.
     """
-    forecast, limit = record.forecast or {}, record.context_limit
+    forecast = record.forecast or {}
     likely = (forecast.get("rungs") or {}).get("compaction") or {}
-    if isinstance(likely.get("seen"), int) and isinstance(likely.get("turns"), int):
-        return int(likely["turns"])
-    pace = forecast.get("tokensPerTurn")
-    if record.usage_ratio is None or not limit or not isinstance(pace, int | float) or pace <= 0:
-        return None
-    return max(0, math.ceil((limit - record.estimated_tokens) / pace) - 1)
+    if isinstance(likely.get("seen"), int):
+        return Runway.of(likely)
+    return None if record.usage_ratio is None else Runway.of(forecast.get("limit"))
 
 
 class Summary(NamedTuple):
@@ -187,11 +183,10 @@ def _usage_words(one: ObservedAgent) -> str:
     """Return an agent's usage and the turns before its limit."""
     record = one.record
     share = usage_words(record)
-    count = turns_to_limit(record)
-    if count is None:
+    runway = runway_to_limit(record)
+    if runway is None:
         return share
-    end = "its limit" if record.host == SDK_HOST else "compaction"
-    return f"{share}, ~{plural(count, 'turn')} to {end}"
+    return f"{share}, {runway.before('its limit' if record.host == SDK_HOST else 'compaction')}"
 
 
 def summarize(seen: Iterable[ObservedAgent], now: float) -> Summary:

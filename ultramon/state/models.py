@@ -80,6 +80,11 @@ class RungForecast(Model):
     """
 
     turns: Annotated[int, Field(ge=0)]
+    """How many still end below it: the middle."""
+    turns_low: Annotated[int, Field(ge=0)] | None = None
+    """The low end; None in a state of an earlier version."""
+    turns_high: Annotated[int, Field(ge=0)] | None = None
+    """The high end; None where measurements do not bear one out."""
     seconds: Annotated[float, Field(ge=0)]
     tokens: Annotated[int, Field(ge=1)] | None = None
     seen: Annotated[int, Field(ge=2)] | None = None
@@ -90,6 +95,8 @@ class Forecast(Model):
 
     tokens_per_turn: Annotated[float, Field(ge=0)]
     seconds_per_turn: Annotated[float, Field(ge=0)]
+    limit: RungForecast | None = None
+    """The context limit itself; None once it is reached, and in a state of an earlier version."""
     rungs: dict[str, RungForecast]
 
 

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from ultramon.state.liveness import ENDED, LOST, STALE, judge
 from ultramon.state.record import StateRecord
+from ultramon.state.runway import Runway
 from ultramon.system import compact_json
 from ultramon.system.processes import process_started_at
 
@@ -41,9 +42,9 @@ class ObservedAgent(NamedTuple):
         return _RANKS.get(record.action, _NO_ACTION), -(record.usage_ratio or 0.0)
 
     @property
-    def runway_turns(self) -> int | None:
+    def runway(self) -> Runway | None:
         """Turns before the next rung, None when unknowable."""
-        return _runway_turns(self.record.forecast)
+        return _runway(self.record.forecast)
 
     @property
     def rungs_reached(self) -> dict[str, int]:
@@ -111,7 +112,7 @@ def observe(
 def checked_json(one: ObservedAgent) -> dict[str, Any] | Unreadable:
     """Decode all of an agent's state; return `ObservedAgent.to_json`, or why it cannot be shown."""
     try:
-        one.runway_turns  # noqa: B018
+        one.runway  # noqa: B018
         return one.to_json()
     except _SENSELESS as error:
         return _unreadable(one.record, error)
@@ -129,7 +130,7 @@ def checked_line(one: ObservedAgent) -> bytes | Unreadable:
             return checked
         return _printable(checked)
     try:
-        _runway_turns(one.record.peek()["forecast"])
+        _runway(one.record.peek()["forecast"])
     except _SENSELESS as error:
         return _unreadable(one.record, error)
     return b"%s,%s" % (text, _printable(verdict_json(one.liveness))[1:])
@@ -139,10 +140,11 @@ def _printable(value: dict[str, Any]) -> bytes:
     return compact_json.dumps(value).replace("\x7f", "\\u007f").encode("ascii")
 
 
-def _runway_turns(forecast: dict[str, Any] | None) -> int | None:
+def _runway(forecast: dict[str, Any] | None) -> Runway | None:
     rungs = (forecast or {}).get("rungs")
-    ahead = [rung.get("turns") for rung in rungs.values()] if isinstance(rungs, dict) else []
-    return min((turns for turns in ahead if isinstance(turns, int)), default=None)
+    ahead = [Runway.of(rung) for rung in rungs.values()] if isinstance(rungs, dict) else []
+    known = (runway for runway in ahead if runway is not None)
+    return min(known, key=lambda runway: runway.turns, default=None)
 
 
 def sort_observed(

@@ -17,6 +17,7 @@ from ultramon.hosts.calls.store import HookStore
 from ultramon.hosts.calls.switches import is_off, stands_down, state_directory
 from ultramon.hosts.claude_code.host import CLAUDE_CODE
 from ultramon.hosts.transcripts.records import LastReading
+from ultramon.state.runway import Runway
 from ultramon.state.usage_percent import usage_percent
 from ultramon.system.counts import short_tokens
 from ultramon.system.ids import check_agent_id
@@ -191,16 +192,12 @@ def write_line(record: StateRecord, *, color: bool) -> str:
     line = f"ctx {line} {short_tokens(record.estimated_tokens)}/{short_tokens(limit)}"
     line += f" · {brief_level_words(record, with_limit=False)}" if code else ""
     rungs = (record.forecast or {}).get("rungs") or {}
-    name = next(iter(rungs), None)
-    if name is not None:
-        share = share_of(name, record.ladder, limit)
-        at = "" if share is None else f" {share.percent}%"
-        turns = rungs[name]["turns"]
-        if turns:
-            line += f" · ~{turns} turn{'' if turns == 1 else 's'} to {name}{at}"
-        else:
-            line += f" · next turn: {name}{at}"
-    return line
+    name = next(iter(rungs), "")
+    runway = Runway.of(rungs.get(name))
+    if runway is None:
+        return line
+    share = share_of(name, record.ladder, limit)
+    return f"{line} · {runway.before(name if share is None else f'{name} {share.percent}%')}"
 
 
 def _run(chained: dict[str, Any], data: bytes, store: HookStore) -> bytes:
