@@ -376,8 +376,8 @@ A_MONITOR_LOADS = {
     "backends.local": "backend claims connection credentials event_rows inbox_flags journal"
     " journal_clock level_marks message_rows queue registry route_rows schema state_files",
     "context": "config estimator estimator_weights forecast forecast_tables gauge ladder"
-    " level_machine level_words levels limits model_windows monitor_gauge note provider_usage shared_levels"
-    " token_counts tracker",
+    " level_machine level_words levels limits model_windows monitor_gauge note provider_usage"
+    " shared_levels token_counts tracker",
     "monitor": "async_twins background late_models lifecycle live_state monitor session"
     " state_writer",
     "notices": "levels message message_rules permissions registration router texts",

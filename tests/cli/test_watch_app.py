@@ -60,7 +60,10 @@ def hosted(directory, number, task, child="", memory=None, **values):
 
 def fill(directory):
     """A screen full of what the list can show."""
-    pace = {"tokensPerTurn": 9_000.0, "secondsPerTurn": 1.0, "rungs": {"critical": {"turns": 1}}}
+    ahead = {"turns": 1, "turnsLow": 1, "turnsHigh": 3, "seconds": 1.0}
+    limit = {"turns": 4, "turnsLow": 2, "turnsHigh": 7, "seconds": 4.0}
+    pace = {"tokensPerTurn": 9_000.0, "secondsPerTurn": 1.0, "limit": limit}
+    pace["rungs"] = {"critical": ahead}
     hosted(directory, 1, "mend the login", usage_ratio=0.78, threshold_status="warning",
            estimated_tokens=156_000, forecast=pace)  # fmt: skip
     hosted(directory, 1, "general-purpose", "a1c3d4", usage_ratio=0.3, phase="in_tool")
@@ -70,20 +73,20 @@ def fill(directory):
     over = {"active": False, "outcome": "returned", "run": "audit"}
     beats = {"heartbeat_interval_seconds": None, "run": "audit"}
     store(directory, "w1", **over)
-    store(directory, "w2", predecessor_id="w1", label="300 files", **beats)
+    store(directory, "w2", predecessor_id="w1", label="9 files", **beats)
     store(directory, "done", **over)
 
 
 SCREEN = """\
-1 needs you: port the scripts · api-server 78 %, ~4 turns to compaction
-  agent                   usage             runway state       age id
+1 needs you: port the scripts · api-server 78 %, ~2-7 turns to compaction
+  agent                usage                runway state       age id
 api-server  run claude-code
-> port the scripts         10 % ▊                  permission  now 00000002
-  mend the login           78 % ██████▎     1 turn working     now 00000001
-  └ general-purpose        30 % ██▍                in tool     now 00000001.a1c3
-  review it                   ?                    working     now 00000003
+> port the scripts      10 % ▊                     permission  now 00000002
+  mend the login        78 % ██████▎     1-3 turns working     now 00000001
+  └ general-purpose     30 % ██▍                   in tool     now 00000001.a1c3
+  review it                ?                       working     now 00000003
 run audit
-  300 files (2 contexts)   10 % ▊                  working     now w2
+  9 files (2 contexts)  10 % ▊                     working     now w2
 Enter go  Space why  h hand over  / filter  ? help  q quit  1 finished"""
 
 
@@ -131,20 +134,20 @@ def test_keys_move_filter_sort_and_explain(watch, tmp_path):
     terminal.wait_for(r"api-server .*\n> mend .*\n  . general-purpose .*\nEnter")
     terminal.child.send("\r")
     terminal.child.send("\x1b")
-    terminal.wait_for("300 files")
+    terminal.wait_for("9 files")
     terminal.child.send(" ")
     terminal.wait_for("api-server: mend the login +78 % full")
     terminal.wait_for("resume: cd /home/a/api-server && claude --resume")
     terminal.wait_for(r"SUBAGENTS\n +30 % +in tool +api-server: general-purpose")
     terminal.wait_for("EXPLAIN")
     terminal.child.send("q")
-    terminal.wait_for("300 files")
+    terminal.wait_for("9 files")
     terminal.child.send("a")
     terminal.wait_for("done .*returned")
     terminal.child.send("?")
     terminal.wait_for("ask the agent to hand over")
     terminal.child.send("\x1b")
-    terminal.wait_for("300 files")
+    terminal.wait_for("9 files")
     terminal.child.send("q")
     assert terminal.end() == (0, None)
 

@@ -160,7 +160,7 @@ def test_what_nobody_knows_is_unknown(session, call):
     status = call("context_status")
     assert {name for name, value in status.items() if value == "unknown"} == {
         "used_percent", "tokens", "tokens_source", "tokens_left", "level", "turns_to_next_level",
-        "reading_age_seconds", "tasks_total",
+        "turns_to_next_level_low", "turns_to_next_level_high", "reading_age_seconds", "tasks_total",
     }  # fmt: skip
     assert "usage not known yet" in status["summary"]
     fit = call("will_it_fit", tokens=10)

@@ -93,12 +93,20 @@ def test_a_scrape_shows_each_fact_about_an_agent(source, make, ultramon_clock):
     assert values_of(source, "ultramon_reading_age_seconds") == {("scout-1", "audit"): 20}
     [age] = values_of(source, "ultramon_heartbeat_age_seconds").values()
     assert 0 <= age <= 15
-    turns = agent.get_state().forecast.rungs["critical"].turns
+    ahead = agent.get_state().forecast.rungs["critical"]
     assert values_of(source, "ultramon_turns_to_level") == {
         ("scout-1", "audit", "warning"): 0,
-        ("scout-1", "audit", "critical"): turns,
+        ("scout-1", "audit", "critical"): ahead.turns,
     }
-    assert turns > 0
+    assert values_of(source, "ultramon_turns_to_level_low") == {
+        ("scout-1", "audit", "warning"): 0,
+        ("scout-1", "audit", "critical"): ahead.turns_low,
+    }
+    highs = {("scout-1", "audit", "warning"): 0.0}
+    if ahead.turns_high is not None:
+        highs["scout-1", "audit", "critical"] = ahead.turns_high
+    assert values_of(source, "ultramon_turns_to_level_high") == highs
+    assert ahead.turns > 0
     assert values_of(source, "ultramon_agents") == {("audit", "sdk", "warning", "alive"): 1}
     assert values_of(source, "ultramon_agents_not_shown") == {(): 0}
 

@@ -160,11 +160,11 @@ def test_a_fall_is_dated_between_the_reports_that_show_it():
 
 
 def test_crossings_carry_the_recordings_times_and_the_runway():
-    """r1 warned at the third report, when no further turn fitted under the next rung."""
+    """r1 warned at the third report, when perhaps no further turn fitted under the next rung."""
     crossing, _ = timeline(CLAUDE / "transcript_r1_main.jsonl").crossings
     assert crossing.at.isoformat() == "2026-11-21T20:27:43.509000+00:00"
     assert (crossing.usage_ratio, crossing.tokens_source) == (0.702575, "reported")
-    assert (crossing.previous_level, crossing.next_rung, crossing.turns_left) == (
+    assert (crossing.previous_level, crossing.next_rung, crossing.turns_low) == (
         "normal",
         "critical",
         0,
@@ -221,7 +221,7 @@ def test_json_lines_are_replayed_with_their_broken_lines_counted():
         ("critical", 175_000),
     ]
     # 68,000 + 40,000 + 30,000 tokens over three turns: one more of 40,000 passes 170,000.
-    assert shown.crossings[0].turns_left == 0
+    assert shown.crossings[0].turns_low == 0
     assert [(one.reason, one.tokens_after) for one in shown.compactions] == [("fall", 40_000)]
     assert f"{shown.started_at:%H:%M:%S} {shown.ended_at:%H:%M:%S}" == "09:00:00 09:05:10"
     assert set(shown.by_source) == {"unrecorded", "user", "tool:read", "reply"}

@@ -22,7 +22,6 @@ from ultramon.system.wording import moment as moment
 from ultramon.system.wording import percent as percent
 from ultramon.system.wording import plural as plural
 from ultramon.system.wording import tokens as tokens
-from ultramon.system.wording import turns as turns
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable

@@ -54,7 +54,11 @@ class ContextStatus(Answer):
         "force_return (hand off and return now)"
     )
     next_level: str = Field(description="The level ahead; empty at the highest one")
-    turns_to_next_level: Count | Unknown
+    turns_to_next_level: Count | Unknown = Field(description="The middle of a range")
+    turns_to_next_level_low: Count | Unknown = Field(description="Its low end")
+    turns_to_next_level_high: Count | Unknown = Field(
+        description="Its high end; unknown where measurements bear none out"
+    )
     reading_age_seconds: float | Unknown = Field(description="How old the reading is")
     lifecycle: str = Field(description="alive, stale, lost, or how the agent ended")
     current_task: str = Field(description="Empty without one")

@@ -23,6 +23,7 @@ from ultramon.mcp.models import (
 from ultramon.state.level_share import words_of
 from ultramon.state.liveness import ENDED, judge
 from ultramon.state.observed import Unreadable, observe
+from ultramon.state.runway import Runway
 from ultramon.state.usage_percent import percent_down
 from ultramon.system.ids import check_agent_id
 from ultramon.system.processes import this_host
@@ -91,7 +92,7 @@ class OwnAgent:
         level = record.threshold_status
         rank = resolved.rank(level)
         ahead = resolved.rungs[rank].name if rank < len(resolved.rungs) else ""
-        turns = ((record.forecast or {}).get("rungs") or {}).get(ahead, {}).get("turns")
+        runway = Runway.of(((record.forecast or {}).get("rungs") or {}).get(ahead))
         age = None if measured_at is None else round(max(0.0, now - measured_at), 1)
         left = None if tokens is None or limit is None else limit - tokens
         verdict = liveness.verdict
@@ -109,7 +110,9 @@ class OwnAgent:
             level=level or UNKNOWN,
             action=record.action,
             next_level=ahead,
-            turns_to_next_level=_or_unknown(turns),
+            turns_to_next_level=_or_unknown(None if runway is None else runway.turns),
+            turns_to_next_level_low=_or_unknown(None if runway is None else runway.low),
+            turns_to_next_level_high=_or_unknown(None if runway is None else runway.high),
             reading_age_seconds=_or_unknown(age),
             lifecycle=verdict if verdict != ENDED else record.outcome or ENDED,
             current_task=_name(record.current_task),

@@ -80,7 +80,23 @@ TURNS_TO_LEVEL = Metric(
     GAUGE,
     "{turn}",
     ("agent_id", "run", "level"),
-    "Forecast turns that still end below a level; 0 = reached.",
+    "Forecast turns that still end below a level, the middle; 0 = reached.",
+)
+TURNS_TO_LEVEL_LOW = Metric(
+    "ultramon_turns_to_level_low",
+    "ultramon.context.turns_to_level.low",
+    GAUGE,
+    "{turn}",
+    ("agent_id", "run", "level"),
+    "The low end of these turns.",
+)
+TURNS_TO_LEVEL_HIGH = Metric(
+    "ultramon_turns_to_level_high",
+    "ultramon.context.turns_to_level.high",
+    GAUGE,
+    "{turn}",
+    ("agent_id", "run", "level"),
+    "The high end of these turns; absent where measurements bear none out.",
 )
 AGENTS = Metric(
     "ultramon_agents",
@@ -154,6 +170,8 @@ METRICS = (
     READING_AGE,
     HEARTBEAT_AGE,
     TURNS_TO_LEVEL,
+    TURNS_TO_LEVEL_LOW,
+    TURNS_TO_LEVEL_HIGH,
     AGENTS,
     AGENTS_NOT_SHOWN,
     CROSSINGS,

@@ -21,6 +21,8 @@ from ultramon.metrics.definitions import (
     NOTICES_WAITING,
     READING_AGE,
     TURNS_TO_LEVEL,
+    TURNS_TO_LEVEL_HIGH,
+    TURNS_TO_LEVEL_LOW,
     UNKNOWN,
     USAGE_RATIO,
     plain,
@@ -28,6 +30,7 @@ from ultramon.metrics.definitions import (
 from ultramon.metrics.journal_counters import JournalCounters
 from ultramon.state.liveness import ENDED, LOST
 from ultramon.state.observed import Unreadable, observe
+from ultramon.state.runway import Runway
 from ultramon.state.usage_percent import usage_ratio
 from ultramon.system.clock import SYSTEM_CLOCK
 from ultramon.system.processes import process_started_at, this_host
@@ -59,7 +62,7 @@ class _Reading(NamedTuple):
     limit_tokens: int | None
     limit_source: str
     measured_at: float | None
-    turns: dict[str, float]
+    turns: dict[str, Runway]
     """By level."""
 
 
@@ -249,14 +252,15 @@ def _read(record: StateRecord) -> _Reading:
     )
 
 
-def _turns(record: StateRecord) -> dict[str, float]:
+def _turns(record: StateRecord) -> dict[str, Runway]:
     """Return the forecast turns before each level that is known, 0 for one that is reached."""
     names = Ladder.from_json(record.ladder).names
     level = record.threshold_status
     reached = names[1 : names.index(level) + 1] if level in names else ()
     ahead = (record.forecast or {}).get("rungs") or {}
-    turns = {name: float(ahead[name]["turns"]) for name in names if name in ahead}
-    return {**turns, **dict.fromkeys(reached, 0.0)}
+    turns = {name: Runway.of(ahead.get(name)) for name in names}
+    known = {name: runway for name, runway in turns.items() if runway is not None}
+    return {**known, **dict.fromkeys(reached, Runway(0, 0, 0))}
 
 
 def _add_agent(
@@ -279,5 +283,8 @@ def _add_agent(
     age = one.liveness.heartbeat_age_seconds
     if age is not None:
         samples[HEARTBEAT_AGE][agent_id, run] = age
-    for level, turns in reading.turns.items():
-        samples[TURNS_TO_LEVEL][agent_id, run, level] = turns
+    for level, runway in reading.turns.items():
+        samples[TURNS_TO_LEVEL][agent_id, run, level] = float(runway.turns)
+        samples[TURNS_TO_LEVEL_LOW][agent_id, run, level] = float(runway.low)
+        if runway.high is not None:
+            samples[TURNS_TO_LEVEL_HIGH][agent_id, run, level] = float(runway.high)

@@ -14,6 +14,7 @@ from ultramon.recordings.series import Series
 from ultramon.recordings.summary import LAST_TIME, Follower, Summarizer, TranscriptSummary
 from ultramon.state.models import utc
 from ultramon.state.record import StateRecord
+from ultramon.state.runway import Runway
 
 if TYPE_CHECKING:
     from datetime import datetime
@@ -158,7 +159,7 @@ class _Replay(Follower):
         state = self._gauge.snapshot()
         ladder = self._gauge.ladder.resolve(state.context_limit)
         next_rung = next(iter(ladder.names[ladder.rank(level) + 1 :]), None)
-        ahead = state.forecast["rungs"].get(next_rung) if state.forecast else None
+        runway = Runway.of(state.forecast["rungs"].get(next_rung) if state.forecast else None)
         self._list(
             timeline.Crossing,
             level=level,
@@ -169,7 +170,9 @@ class _Replay(Follower):
             usage_ratio=round(ratio, 6),
             context_limit=state.context_limit,
             next_rung=next_rung,
-            turns_left=ahead["turns"] if ahead else None,
+            turns_left=None if runway is None else runway.turns,
+            turns_low=None if runway is None else runway.low,
+            turns_high=None if runway is None else runway.high,
         )
 
     def _list(self, kind: type[timeline.Event], **facts: Any) -> None:

@@ -65,7 +65,8 @@ class TranscriptSummary:
         tokens_by_file: Of these, what calls that name a file brought, by path.
         returns: Whether subagents came back with a text, by the host's name for them; under the
             empty name whether this agent's last turn ended with one.
-        keys: Of the replies and compactions, the first of them, see `ultramon.recordings.reply_keys`.
+        keys: Of the replies and compactions, the first of them; see
+            `ultramon.recordings.reply_keys`.
         copied: How many of these are copied from another transcript. What they say is counted
             there and not here, though the window begins with it.
         copied_from: The transcript that this one says to be copied from, or None.

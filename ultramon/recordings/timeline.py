@@ -33,7 +33,11 @@ class Crossing(Event):
     context_limit: int
     next_rung: str | None
     turns_left: int | None
-    """Turns that still end below the next rung, None when unknowable or at the top."""
+    """Turns that still end below the next rung: the middle. None when unknowable or at the top."""
+    turns_low: int | None
+    """Their low end."""
+    turns_high: int | None
+    """Their high end; None also where measurements bear none out."""
 
 
 class Compaction(Event):

@@ -42,12 +42,3 @@ def age(seconds: float | None) -> str:
 def plural(count: int, noun: str) -> str:
     """Write a count with its noun."""
     return f"{count:,} {noun}" if count == 1 else f"{count:,} {noun}s"
-
-
-def turns(count: int | None) -> str:
-    """Write the number of turns that end below a rung; empty for None."""
-    if count is None:
-        return ""
-    if not count:
-        return "next turn"
-    return plural(count, "turn")

@@ -13,13 +13,13 @@ from ultramon.cli.output import (
     percent,
     plural,
     tokens,
-    turns,
     usage_bar,
 )
 from ultramon.cli.views.replay_chart import plot
 from ultramon.context.limits import is_assumed, limit_words
 from ultramon.recordings.summary import UNRECORDED
 from ultramon.recordings.timeline import Crossing, Overflow
+from ultramon.state.runway import Runway
 from ultramon.state.usage_percent import exact_ratio, whole_percent
 from ultramon.system.terminal_text import sanitize
 
@@ -120,9 +120,10 @@ def _cells(
         return "overflow", "bold red", event.tokens, "", how
     if isinstance(event, Crossing):
         how = event.tokens_source
-        if event.turns_left is not None:
-            left = f"{turns(event.turns_left)} left before {event.next_rung}"
-            how += f", {left if event.turns_left else f'the next turn reaches {event.next_rung}'}"
+        if event.turns_left is not None and event.turns_low is not None:
+            runway = Runway(event.turns_left, event.turns_low, event.turns_high)
+            left = f"{runway} left before {event.next_rung}"
+            how += f", {f'the next turn may reach {event.next_rung}' if runway.is_next else left}"
         elif event.next_rung is not None:
             how += f", pace towards {event.next_rung} not known yet"
         ratio = exact_ratio(event.usage_ratio, event.tokens, event.context_limit)

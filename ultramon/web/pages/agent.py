@@ -10,11 +10,11 @@ from ultramon.context.limits import limit_words
 from ultramon.pictures.charts import Mark, Point, Rung, glyph, token_chart
 from ultramon.pictures.drawings import bar
 from ultramon.pictures.elements import Element, element
-from ultramon.state.agent_rows import name_of, need_of, turns_to_limit
+from ultramon.state.agent_rows import name_of, need_of, runway_to_limit
 from ultramon.state.liveness import ENDED
 from ultramon.state.usage_percent import usage_words
 from ultramon.system.counts import short_tokens
-from ultramon.system.wording import age, field, moment, percent, plural, tokens, turns
+from ultramon.system.wording import age, field, moment, percent, plural, tokens
 from ultramon.web.pages.event_list import event_table
 from ultramon.web.pages.fleet import held_words, level_class, rungs_of, state_words, usage_bar
 from ultramon.web.pages.layout import agent_url, facts_list, job_url
@@ -159,7 +159,7 @@ def _marks(events: Sequence[PastEvent]) -> Iterator[Mark]:
 
 def _facts(one: ObservedAgent, now: float) -> Element:
     record = one.record
-    left = turns_to_limit(record)
+    left = runway_to_limit(record)
     likely = None if record.forecast is None else describe_compaction(record.forecast)
     beat = age(one.liveness.heartbeat_age_seconds)
     parent, before = record.parent_id, record.predecessor_id
@@ -171,9 +171,9 @@ def _facts(one: ObservedAgent, now: float) -> Element:
              f" ({field(record.limit_source)})"),
             ("reading", f"{field(record.tokens_source)}, {age(_since(record.measured_at, now))} ago"
              if record.measured_at else "none yet"),
-            ("next rung", turns(one.runway_turns)),
+            ("next rung", str(one.runway or "")),
             ("turns to the limit" if likely is None else f"turns to a {likely[1]}",
-             "" if left is None else f"{left:,}"),
+             str(left or "")),
             ("epoch", f"{record.epoch:,}"),
             ("generation", f"{record.generation:,}"),
             ("doing", field(record.current_task)),

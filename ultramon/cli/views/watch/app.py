@@ -63,7 +63,8 @@ q        quit
 
 First line: who needs you (a permission, an answer, a critical session), the one
 nearest to its limit, then lost, blind (nobody knows how full), working, waiting.
-Runway is the number of turns before the next level."""
+Runway is the number of turns before the next level, from low to high end; 4+ is
+at least 4."""
 
 
 class WatchApp(App[int]):

@@ -80,7 +80,7 @@ def _gist(one: ObservedAgent) -> object:
     record = one.record
     return (
         (record.agent_id, record.label, record.threshold_status, record.phase, record.outcome),
-        (record.estimated_tokens, record.context_limit, record.usage_ratio, one.runway_turns),
+        (record.estimated_tokens, record.context_limit, record.usage_ratio, str(one.runway)),
         (record.tasks_completed, record.tasks_total, record.current_task, one.liveness.verdict),
     )
 
