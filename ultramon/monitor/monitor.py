@@ -828,7 +828,7 @@ create_context_monitor = ContextMonitor
 
 
 def exit_together(ends: Iterable[tuple[ContextMonitor, type[BaseException] | None]]) -> None:
-    """Leave the blocks of many monitors at once, as each alone would, in a fifth of the time.
+    """Leave the blocks of many monitors at once, as each alone would, stored by a few threads.
 
     Blocks until each end is stored or was refused; those are tried again for as long as the
     process lives.
