@@ -28,7 +28,7 @@ from typing import Any, NamedTuple
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))
 
-from ultramon.context.forecast import TurnHistory, turns_within, weigh  # noqa: E402
+from ultramon.context.forecast import Growth, TurnHistory, turns_within  # noqa: E402
 
 HOSTS = {"Claude Code": "claude-code", "Codex": "codex", "OpenCode": "opencode"}
 RUNGS = (0.65, 0.75, 0.85)
@@ -64,8 +64,7 @@ class Point(NamedTuple):
     host: str
     left_tokens: float
     share: float
-    grown_tokens: float
-    steps: int
+    growth: Growth
     truth: int
     weight: float
 
@@ -147,7 +146,8 @@ def _points(session: Session, epoch: list[int]):
     for place, tokens in enumerate(epoch):
         history.record(tokens, float(place), reported=True)
         is_known = history.tokens_per_turn() is not None
-        known.append((history.grown_tokens, history.steps) if is_known else None)
+        growth = history.growth
+        known.append(Growth(growth.steps, growth.tokens, growth.squares) if is_known else None)
     for ratio in RUNGS:
         rung = ratio * session.window
         reached = next((at for at, tokens in enumerate(epoch) if tokens >= rung), None)
@@ -159,7 +159,7 @@ def _points(session: Session, epoch: list[int]):
             left = rung - epoch[place]
             yield Point(
                 session.repository, session.host, left, left / session.window,
-                *known[place], reached - place - 1, 1.0,
+                known[place], reached - place - 1, 1.0,
             )  # fmt: skip
 
 
@@ -185,7 +185,7 @@ def fit_priors(sessions: list[Session]) -> dict[str, float]:
 def expected_turns(point: Point, priors: dict[str, float]) -> float:
     """Return the turns to expect, the one that reaches the rung among them."""
     prior = priors.get(point.host, priors[""])
-    return point.left_tokens / weigh(point.grown_tokens, point.steps, prior) + 1
+    return point.left_tokens / point.growth.weigh(prior) + 1
 
 
 def fit_ends(
@@ -362,7 +362,7 @@ def write(tables: Tables, hosts: dict[str, bool], rows: list[bool], path: Path) 
     text += f"DISTANCES = {DISTANCES!r}\nENDS = {ends!r}\n"
     text += f"HOLDS_AT_DISTANCE = {tuple(rows)!r}\nHOLDS_FOR_HOST = {hosts!r}\n"
     path.write_text(text, encoding="utf-8")
-    subprocess.run(["ruff", "format", "-q", str(path)], check=True)
+    subprocess.run([sys.executable, "-m", "ruff", "format", "-q", str(path)], check=True)
 
 
 def main() -> None:

@@ -28,7 +28,7 @@ def test_the_demo_proves_that_every_item_was_done_once(tmp_path):
     """Its private state directory is gone afterwards."""
     done = run(*SMALL_DEMO, TMPDIR=str(tmp_path), ULTRAMON_WARNING_THRESHOLD="0.5")
     assert done.returncode == 0, done.stderr
-    assert "all 36 files were read, each exactly once" in done.stdout
+    assert "all 36 files were read to the end, each exactly once" in done.stdout
     assert re.search(r"agent +level +usage +tokens +runway +tasks +heartbeat", done.stdout)
     assert "handed off: " in done.stdout
     assert "Context warning (70%+)" in done.stdout
@@ -139,7 +139,7 @@ def test_a_stranger_may_kill_a_worker_too():
         r"files: 36 of 36 verified, \d contexts, 1 killed, [01] begun again, 0 lost",
         text,
     )
-    assert "all 36 files were read, each exactly once" in text
+    assert "all 36 files were read to the end, each exactly once" in text
 
 
 def test_workers_that_cannot_work_fail_the_demo():

@@ -215,7 +215,7 @@ def test_a_real_agent_is_seen_while_it_works(tmp_path):
             explained = json.loads(run("explain", "sc", "--json", "--state-dir", tmp_path).stdout)
     assert (agent["usageRatio"], agent["liveness"]) == (0.713, "alive")
     assert "71 %" in line
-    assert "next turn" in line
+    assert "0-4 turns" in line
     assert "0/2" in line
     assert "a.py" in line
     assert "71,300 of 100,000 tokens = 71%\nlevel warning, 70 % of 100k and more  action" in screen
@@ -228,12 +228,12 @@ def test_a_real_agent_is_seen_while_it_works(tmp_path):
     assert all(len(line) < 80 for line in screen.splitlines())
     assert explained["state"]["agentId"] == "scout-1"
     ahead = explained["rungs"][1]
-    assert (ahead["turnsLow"], ahead["turnsHigh"]) == (0, None)
+    assert (ahead["turnsLow"], ahead["turnsHigh"]) == (0, 4)
     newest = explained["history"][-1]
     assert (newest["usedTokens"], newest["source"], newest["epoch"]) == (71_300, "reported", 1)
     assert newest["at"][:-1] in explained["state"]["measuredAt"]
-    assert "force_return, the next turn may reach it" in screen
-    assert not re.search(r"\b0 turns|~0|\b1 turns", line + screen)
+    assert "force_return, in 0-4 turns (~" in screen
+    assert not re.search(r"\b0 turns|\b1 turns", line + screen)
 
 
 def test_a_hosted_agent_is_explained_in_the_words_of_its_texts(tmp_path):
@@ -251,7 +251,9 @@ def test_a_hosted_agent_is_explained_in_the_words_of_its_texts(tmp_path):
         in screen.stdout
     )
     assert "warning       65%      129,000  prepare_handoff, reached" in screen.stdout
-    assert "critical      75%      149,000  force_return, in 1+ turns (~" in screen.stdout
+    assert (
+        "critical      75%      149,000  force_return, the next turn may reach it" in screen.stdout
+    )
     assert (
         "  client    15,000,000  left of its session's token budget, another number"
         in screen.stdout

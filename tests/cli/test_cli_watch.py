@@ -69,7 +69,7 @@ def test_the_picture_follows_the_agents(watch, agent):
         terminal.wait_for(r"a +unknown +\? +\? of 1,000 .*\d s .*working\nscout +unknown.* b\n")
         terminal.wait_for("2 living, q ends")
         other.report_usage(input_tokens=750)
-        terminal.wait_for(r"scout +warning +█+ +75 % +750 of 1,000.*\na +unknown")
+        terminal.wait_for(r"scout +warning 70%\+ of 1\.0k +█+ +75 % +750 of 1,000.*\na +unknown")
         calm.report_usage(input_tokens=900)
         terminal.wait_for(r"a +critical .*90 %.*\nscout")
         with other.task("read.py"):

@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 from ultramon.context.forecast import (
     CLOCK_TURNS,
     HISTORY_TURNS,
+    Growth,
     TurnHistory,
     describe_compaction,
     forecast,
@@ -41,9 +42,8 @@ def steady(turns, growth=10_000, seconds=30.0):
 def test_turns_that_still_end_below_a_rung_are_a_range():
     """Ends, middle and seconds of each rung and of the limit; farther is never earlier."""
     found = forecast(steady(30, growth=3_000), 100_000, 200_000, LADDER)
-    # 29 steps of 3,000 beside two of other sessions.
-    pace = (29 * 3_000 + 2 * TOKENS_PER_TURN[""]) / 31
-    assert found["tokensPerTurn"] == round(pace, 1)
+    pace = 3_000
+    assert found["tokensPerTurn"] == pace
     assert found["secondsPerTurn"] == 30.0
     ahead = [found["rungs"]["warning"], found["rungs"]["critical"], found["limit"]]
     for place, one in enumerate(ahead):
@@ -71,11 +71,27 @@ def test_a_high_end_is_told_where_measurements_bear_it_out():
 
 @pytest.mark.parametrize(("host", "weight"), [("claude-code", 8), ("codex", 8), ("sdk", 2)])
 def test_other_sessions_count_as_some_steps(host, weight):
-    """An epoch of two large steps is not taken at its word; a long one is."""
+    """An epoch whose steps scatter is not taken at its word; a long one is."""
     prior = TOKENS_PER_TURN.get(host, TOKENS_PER_TURN[""])
     for steps in (2, HISTORY_TURNS):
-        pace = steady(steps + 1, growth=20_000).tokens_per_turn(host)
+        made = history((0, 0.0))
+        tokens = 0
+        for step in range(1, steps + 1):
+            tokens += 39_000 if step % 2 else 1_000
+            made.record(tokens, float(step), reported=True)
+        pace = made.tokens_per_turn(host)
         assert pace == (steps * 20_000 + weight * prior) / (steps + weight)
+
+
+def test_steps_that_are_alike_need_no_other_sessions():
+    """An agent that reads 20,000 tokens a turn is not promised the turns of smaller steps."""
+    found = forecast(steady(4, growth=20_000), 80_000, 200_000, LADDER, host="claude-code")
+    assert found["tokensPerTurn"] == 20_000.0
+    # Three turns end below 85 %, the fourth reaches it.
+    assert found["rungs"]["critical"]["turnsLow"] <= 4
+    assert Growth(3, 30.0, 300.0).weigh(1_000.0) == 10.0
+    few, many = Growth(2, 20.0, 201.0), Growth(2, 20.0, 220.0)
+    assert 10.0 < few.weigh(1_000.0) < many.weigh(1_000.0) < 1_000.0
 
 
 @pytest.mark.parametrize(
@@ -133,11 +149,14 @@ def test_every_step_of_the_last_64_counts():
     made = steady(3, growth=90_000)
     for turn in range(HISTORY_TURNS):
         made.record(270_000 + 100 * (turn // 2), 600.0 + turn, reported=True)
-    assert (made.steps, made.grown_tokens) == (HISTORY_TURNS, 3_100)
+    assert (made.growth.steps, made.growth.tokens) == (HISTORY_TURNS, 3_100)
     assert len(made.turns) == HISTORY_TURNS + 1
     read_again = TurnHistory([list(turn) for turn in made.turns])
     assert read_again.tokens_per_turn() == made.tokens_per_turn()
-    assert (read_again.steps, read_again.grown_tokens) == (made.steps, made.grown_tokens)
+    assert (read_again.growth.steps, read_again.growth.tokens) == (
+        made.growth.steps,
+        made.growth.tokens,
+    )
 
 
 def test_a_pause_is_no_pace():
@@ -152,19 +171,19 @@ def test_a_pause_is_no_pace():
 def test_reports_replace_what_was_estimated_and_not_the_other_way_round():
     """The first report ends counting tracked texts as turns in this epoch."""
     made = history((10, 1.0), (20, 2.0), (30, 3.0), reported=False)
-    assert (made.steps, made.grown_tokens) == (2, 20)
+    assert (made.growth.steps, made.growth.tokens) == (2, 20)
     made.record(1_000, 4.0, reported=True)
     assert made.tokens_per_turn() is None
     made.record(9_999, 5.0, reported=False)
     made.record(2_000, 6.0, reported=True)
     made.record(3_000, 8.0, reported=True)
-    assert (made.steps, made.grown_tokens, made.seconds_per_turn) == (2, 2_000, 2.0)
+    assert (made.growth.steps, made.growth.tokens, made.seconds_per_turn) == (2, 2_000, 2.0)
 
 
 def test_a_fall_is_no_turn():
     """Shrinking is not a pace; growth goes on from the lower number."""
     made = history((50_000, 1.0), (40_000, 2.0), (45_000, 3.0), (50_000, 4.0))
-    assert (made.steps, made.grown_tokens) == (3, 10_000)
+    assert (made.growth.steps, made.growth.tokens) == (3, 10_000)
 
 
 def test_a_cleared_history_knows_nothing():
@@ -175,7 +194,7 @@ def test_a_cleared_history_knows_nothing():
     made.record(100, 1.0, reported=False)
     made.record(200, 2.0, reported=False)
     made.record(300, 3.0, reported=False)
-    assert (made.steps, made.grown_tokens) == (2, 200)
+    assert (made.growth.steps, made.growth.tokens) == (2, 200)
 
 
 @given(

@@ -405,14 +405,14 @@ def test_a_note_has_the_numbers_of_the_moment():
     at = f"reported {datetime.fromtimestamp(clock.now(), UTC):%H:%M}Z"
     note = made.note()
     assert f"40,000 of {LIMIT:,} tokens (40 %), {at}" in note
-    assert "about 2 to 17 turns remain before 70 %" in note
+    assert "about 1 to 12 turns remain before 70 %" in note
     assert "7 of 20 items" in note
     ahead = made.forecast()["rungs"]["critical"]
-    assert (ahead["turnsLow"], ahead["turns"], ahead["turnsHigh"]) == (2, 12, None)
+    assert (ahead["turnsLow"], ahead["turns"], ahead["turnsHigh"]) == (1, 8, None)
     assert ahead["seconds"] == ahead["turns"] * 30.0
     report(made, 90_000)
     assert f"90,000 of {LIMIT:,} tokens (90 %)" in made.action.note
-    assert "the next turn may reach the limit" in made.action.note
+    assert "about 0 to 4 turns remain before the limit" in made.action.note
 
 
 def test_a_ladder_of_ones_own_decides_by_its_names():

@@ -43,7 +43,7 @@ def test_a_note_states_facts_and_gives_no_orders():
     assert text == (
         "Context window: 142,300 of 200,000 tokens (71 %), reported 22:13Z."
         " At the limit requests are refused."
-        " At the recent pace at least 4 turns remain before 85 %."
+        " At the recent pace about 2 to 17 turns remain before 85 %."
         " 7 of 20 items are recorded. Your instructions are unchanged."
     )
 
@@ -61,7 +61,7 @@ def test_at_critical_a_note_says_what_is_possible():
     assert text == (
         "Context window: 172,000 of 200,000 tokens (86 %), reported 22:13Z."
         " At the limit earlier messages are replaced by a summary; files on disk stay."
-        " At the recent pace at least 4 turns remain before the limit."
+        " At the recent pace about 2 to 17 turns remain before the limit."
         " What is only in this conversation can be kept by writing it to a file."
         " Progress belongs in NOTES.md. Your instructions are unchanged."
     )
@@ -128,8 +128,8 @@ def test_a_lower_bound_is_said_to_be_one():
     ("tokens", "level", "words"),
     [
         (169_000, "warning", "the next turn may reach 85 %."),
-        (161_000, "warning", "about 1 to 8 turns remain before 85 %."),
-        (198_000, "critical", "about 0 to 3 turns remain before the limit."),
+        (161_000, "warning", "about 1 to 6 turns remain before 85 %."),
+        (198_000, "critical", "about 0 to 2 turns remain before the limit."),
         (199_500, "critical", "the next turn may reach the limit."),
     ],
 )

@@ -346,6 +346,7 @@ VERBS = {
     "complete_task": lambda m: m.complete_task("one"),
     "set_tasks_total": lambda m: m.set_tasks_total(3),
     "waiting": lambda m: m.waiting(),
+    "leave_if_taken": lambda m: m.leave_if_taken(),
     "working": lambda m: m.working(),
     "record_compaction": lambda m: m.record_compaction(100),
     "clear": lambda m: m.clear(),

@@ -34,6 +34,8 @@ EARLIER = {
     "likelySeen": 2,
     "highestTokens": 152_000,
     "readingsAfter": 1764083000.0,
+    "readingFile": 1_311_072,
+    "readingEnd": 20_480,
     "installedAt": 1764000000.0,
     "prompts": 2,
     "statusTokens": 61_000,

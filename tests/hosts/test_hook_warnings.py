@@ -209,7 +209,7 @@ def test_at_critical_the_agent_learns_what_is_possible(session):
     assert text.startswith("Context window: 160,000 of 200,000 tokens (80 %), reported ")
     assert text.endswith(
         "Z. At the limit earlier messages are replaced by a summary; files on disk stay."
-        " At the recent pace about 3 to 19 turns remain before the limit."
+        " At the recent pace about 1 to 9 turns remain before the limit."
         " What is only in this conversation can be kept by writing it to a file."
         " Progress belongs in NOTES.md. Your instructions are unchanged."
     )

@@ -114,7 +114,7 @@ def test_a_note_states_facts_and_orders_nothing(make, ultramon_clock):
     assert action.note == (
         "Context window: 142,300 of 200,000 tokens (71 %), reported 00:03Z. "
         "At the limit requests are refused. "
-        "At the recent pace about 1 turn remains before 85 %. "
+        "At the recent pace about 0 to 5 turns remain before 85 %. "
         "7 of 20 items are recorded. Your instructions are unchanged."
     )
 

@@ -26,8 +26,8 @@ if TYPE_CHECKING:
 HISTORY_TURNS = 64
 """So many steps of an epoch make its mean."""
 PRIOR_TURNS = 8
-"""So many steps the mean of other sessions counts for: of 2 to 10, 6 to 10 give the narrowest
-ranges on sessions of repositories that were left out."""
+"""So many steps the mean of other sessions counts for at most: of 2 to 10, 6 to 10 give the
+narrowest ranges on sessions of repositories that were left out."""
 PRIOR_TURNS_OF_OTHERS = 2
 """The same for a host whose sessions were not measured: its steps may be of another size."""
 CLOCK_TURNS = 8
@@ -45,6 +45,44 @@ def _median(values: list[float]) -> float:
     return (ordered[middle - 1] + ordered[middle]) / 2
 
 
+class Growth:
+    """What steps added, in sums.
+
+    Attributes:
+        steps: How many they are.
+        tokens: What they added.
+        squares: The sum of the squares of it.
+    """
+
+    __slots__ = ("squares", "steps", "tokens")
+
+    def __init__(self, steps: int = 0, tokens: float = 0, squares: float = 0) -> None:
+        self.steps = steps
+        self.tokens = tokens
+        self.squares = squares
+
+    def count(self, tokens: float, sign: int = 1) -> None:
+        """Add a step, or with -1 take one back."""
+        self.steps += sign
+        self.tokens += sign * tokens
+        self.squares += sign * tokens * tokens
+
+    def weigh(self, prior_tokens_per_turn: float, prior_turns: float = PRIOR_TURNS) -> float:
+        """Return the tokens that a turn is expected to add.
+
+        Steps that are all alike say what the next one adds: then the prior counts for nothing. It
+        counts whole from a variance of half the squared mean on, which most sessions have.
+
+        Args:
+            prior_tokens_per_turn: What a step of other sessions adds, on the average.
+            prior_turns: How many steps that counts for at most.
+        """
+        variance_ratio = self.squares * self.steps / (self.tokens * self.tokens) - 1
+        scatter = variance_ratio * self.steps / (self.steps - 1)
+        prior_turns *= min(1.0, max(0.0, 2 * scatter))
+        return (self.tokens + prior_turns * prior_tokens_per_turn) / (self.steps + prior_turns)
+
+
 class TurnHistory:
     """The growth of one epoch, turn by turn.
 
@@ -55,28 +93,25 @@ class TurnHistory:
 
     Attributes:
         turns: No more of them than the forecast needs.
-        steps: How many steps lie between them.
-        grown_tokens: What those steps added that added any.
+        growth: What the steps between them added.
     """
 
-    __slots__ = ("_growths", "_reported", "grown_tokens", "steps", "turns")
+    __slots__ = ("_growths", "_reported", "growth", "turns")
 
     def __init__(self, turns: list[list[float]] | None = None) -> None:
         self.turns = [] if turns is None else turns
         self._reported = bool(self.turns)
-        self.steps = max(0, len(self.turns) - 1)
-        grown = [
-            after[0] - before[0] for before, after in pairwise(self.turns) if after[0] > before[0]
-        ]
-        self.grown_tokens: float = sum(grown)
-        self._growths = len(grown)
+        self.growth = Growth()
+        self._growths = 0
+        for before, after in pairwise(self.turns):
+            self._count(before[0], after[0], 1)
 
     def clear(self) -> None:
         """Forget everything; a new epoch has begun."""
         self.turns.clear()
         self._reported = False
-        self.steps = self._growths = 0
-        self.grown_tokens = 0
+        self.growth = Growth()
+        self._growths = 0
 
     def record(self, tokens: int, at: float, *, reported: bool) -> None:
         """Add one turn.
@@ -102,9 +137,8 @@ class TurnHistory:
             del turns[0]
 
     def _count(self, before: float, after: float, sign: int) -> None:
-        self.steps += sign
+        self.growth.count(max(0.0, after - before), sign)
         if after > before:
-            self.grown_tokens += sign * (after - before)
             self._growths += sign
 
     def tokens_per_turn(self, host: str | None = None) -> float | None:
@@ -118,9 +152,8 @@ class TurnHistory:
             return None
         prior = TOKENS_PER_TURN.get(host or "")
         if host and prior is not None:
-            return weigh(self.grown_tokens, self.steps, prior)
-        prior = TOKENS_PER_TURN[""]
-        return weigh(self.grown_tokens, self.steps, prior, PRIOR_TURNS_OF_OTHERS)
+            return self.growth.weigh(prior)
+        return self.growth.weigh(TOKENS_PER_TURN[""], PRIOR_TURNS_OF_OTHERS)
 
     @property
     def seconds_per_turn(self) -> float | None:
@@ -210,23 +243,6 @@ def forecast(
         "limit": ahead_of(left) if left > 0 else None,
         "rungs": rungs,
     }
-
-
-def weigh(
-    grown_tokens: float,
-    steps: int,
-    prior_tokens_per_turn: float,
-    prior_turns: int = PRIOR_TURNS,
-) -> float:
-    """Return the tokens that a turn is expected to add.
-
-    Args:
-        grown_tokens: What the steps of this epoch added.
-        steps: How many they were.
-        prior_tokens_per_turn: What a step of other sessions adds, on the average.
-        prior_turns: How many steps that counts for.
-    """
-    return (grown_tokens + prior_turns * prior_tokens_per_turn) / (steps + prior_turns)
 
 
 def turns_within(

@@ -180,7 +180,7 @@ def test_the_line_says_what_is_asked_and_how_far_it_is_to_the_next_rung(session)
         session.tool(tokens)
     record = session.record()
     assert write_line(record, color=False) == (
-        "ctx ███████░░░ 66% 132k/200k · warning 65%+ · 1+ turns to critical 75%"
+        "ctx ███████░░░ 66% 132k/200k · warning 65%+ · next turn: critical 75%"
     )
     assert "\x1b[33m███████░░░ 66%\x1b[0m" in write_line(record, color=True)
 

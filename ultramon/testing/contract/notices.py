@@ -164,7 +164,7 @@ class NoticeContract:
             record = read(backend, record, ratio)
         texts = [message.text for message in waiting(backend)]
         assert said(backend) == [("sequential", f"at-{n}") for n in (30, 60, 80)]
-        assert "at 71% (at-60), 143,000 of 200,000 tokens" in texts[1]
+        assert "at 71% (at-60, 60 % of 200k and more), 143,000 of 200,000 tokens" in texts[1]
 
     def test_without_a_ladder_the_agents_own_decides(self, backend: Backend) -> None:
         """0.70 and 0.85, unless the agent has others."""
@@ -216,6 +216,7 @@ class NoticeContract:
             "epoch": 1,
             "kind": "level",
             "level": "critical",
+            "levelFrom": 0.65,
             "previousLevel": "normal",
             "action": "force_return",
             "usageRatio": 0.65,
