@@ -14,7 +14,6 @@ from contextlib import closing
 import pytest
 from helpers.requirements import NOBODY, as_nobody, directory_of_nobody, require_root
 
-from ultramon import mint_token
 from ultramon.backends.local.backend import LocalBackend
 from ultramon.backends.memory import MemoryBackend
 from ultramon.errors import (
@@ -29,6 +28,7 @@ from ultramon.tokens import (
     ADMIN_TOKEN,
     HOOK_SECRET,
     TOKEN_FILE,
+    mint_token,
     read_token,
     server_secret,
     write_token,

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from ultramon import create_context_monitor, mint_token, revoke_tokens
+from ultramon import create_context_monitor
 from ultramon.backends.credentials import Credential, credentials_of
 from ultramon.backends.local.backend import LocalBackend
 from ultramon.backends.local.journal import JOURNAL
@@ -27,7 +27,7 @@ from ultramon.errors import (
 from ultramon.testing import FakeClock
 from ultramon.testing.clock import START
 from ultramon.testing.contract.states import prune, start, write
-from ultramon.tokens import TOKEN_SECONDS, rotate_token, verify_token
+from ultramon.tokens import TOKEN_SECONDS, mint_token, revoke_tokens, rotate_token, verify_token
 
 TOKEN = "um_" + "A" * 43
 

@@ -1,6 +1,7 @@
 """Knows how full the context window of every AI agent is, and tells the right party in time.
 
-Everything public is here; importing this module loads nothing until a name is used.
+What most programs need is here; importing this module loads nothing until a name is used. Further
+errors are in `ultramon.errors`, tokens of servers in `ultramon.tokens`.
 """
 
 TYPE_CHECKING = False
@@ -8,7 +9,6 @@ if TYPE_CHECKING:
     from ultramon import signals
     from ultramon.alerts import (
         AlertConfig,
-        AlertOutcome,
         alerting,
         check_and_alert_context,
         check_context,
@@ -16,8 +16,7 @@ if TYPE_CHECKING:
     from ultramon.backends.opening import open_backend
     from ultramon.context.config import ContextConfig
     from ultramon.context.estimator import estimate_tokens
-    from ultramon.context.explanation import Explanation
-    from ultramon.context.ladder import Ladder, Rung, next_level
+    from ultramon.context.ladder import Ladder, Rung
     from ultramon.context.levels import (
         Action,
         Level,
@@ -27,47 +26,28 @@ if TYPE_CHECKING:
         get_threshold_action,
         should_emit_event,
     )
-    from ultramon.context.monitor_gauge import Fit
     from ultramon.context.tracker import ContextTracker, create_context_tracker
     from ultramon.errors import (
         AgentAlreadyRunningError,
-        AgentNotFoundError,
-        AgentWorkError,
         ConfigurationError,
         FencedError,
         HandoffTakenError,
-        InvalidAgentIdError,
-        InvalidUsageError,
-        LifecycleError,
-        MissingExtraError,
-        NotPermittedError,
-        QueueFullError,
-        RegistrationError,
-        SpawnError,
-        StateCorruptError,
-        StateDirectoryError,
         StateError,
-        StateSchemaError,
-        StateWriteError,
         UltramonError,
-        UnknownResponseError,
-        WorkspaceError,
     )
     from ultramon.fleet.events import FleetEvent
     from ultramon.fleet.fleet import Fleet
     from ultramon.fleet.supervise.jobs import Job
     from ultramon.fleet.supervise.result import (
-        ContextResult,
-        ItemCounts,
         RunUnfinishedError,
         SupervisorEvent,
         SupervisorResult,
     )
-    from ultramon.handoff import HandedOffError, HandoffRecord, Resume, Workspace
+    from ultramon.handoff import HandedOffError, HandoffRecord
     from ultramon.monitor.monitor import ContextMonitor, create_context_monitor
     from ultramon.monitor.pool import MonitorPool
     from ultramon.monitor.worker import Worker, worker
-    from ultramon.notices.models import Notice, Registration
+    from ultramon.notices.models import Notice
     from ultramon.routing import (
         Inbox,
         cancel_notices,
@@ -79,7 +59,6 @@ if TYPE_CHECKING:
     from ultramon.signals import context_threshold_reached, off, on
     from ultramon.state.events import (
         AgentEvent,
-        AlertEvent,
         CheckpointEvent,
         EpochEvent,
         Event,
@@ -87,29 +66,21 @@ if TYPE_CHECKING:
         ThresholdEvent,
     )
     from ultramon.state.models import AgentState, SubagentContextState
-    from ultramon.tokens import mint_token, revoke_tokens
 
 __all__ = [
     "Action",
     "AgentAlreadyRunningError",
     "AgentEvent",
-    "AgentNotFoundError",
     "AgentState",
-    "AgentWorkError",
     "AlertConfig",
-    "AlertEvent",
-    "AlertOutcome",
     "CheckpointEvent",
     "ConfigurationError",
     "ContextConfig",
     "ContextMonitor",
-    "ContextResult",
     "ContextTracker",
     "EpochEvent",
     "Event",
-    "Explanation",
     "FencedError",
-    "Fit",
     "Fleet",
     "FleetEvent",
     "HandedOffError",
@@ -117,29 +88,14 @@ __all__ = [
     "HandoffRecord",
     "HandoffTakenError",
     "Inbox",
-    "InvalidAgentIdError",
-    "InvalidUsageError",
-    "ItemCounts",
     "Job",
     "Ladder",
     "Level",
-    "LifecycleError",
-    "MissingExtraError",
     "MonitorPool",
-    "NotPermittedError",
     "Notice",
-    "QueueFullError",
-    "Registration",
-    "RegistrationError",
-    "Resume",
     "RunUnfinishedError",
     "Rung",
-    "SpawnError",
-    "StateCorruptError",
-    "StateDirectoryError",
     "StateError",
-    "StateSchemaError",
-    "StateWriteError",
     "SubagentContextState",
     "SupervisorEvent",
     "SupervisorResult",
@@ -147,10 +103,7 @@ __all__ = [
     "ThresholdEvent",
     "ThresholdLevel",
     "UltramonError",
-    "UnknownResponseError",
     "Worker",
-    "Workspace",
-    "WorkspaceError",
     "alerting",
     "cancel_notices",
     "check_and_alert_context",
@@ -161,15 +114,12 @@ __all__ = [
     "detect_threshold",
     "estimate_tokens",
     "get_threshold_action",
-    "mint_token",
-    "next_level",
     "off",
     "on",
     "open_backend",
     "queue_message",
     "register",
     "registrations",
-    "revoke_tokens",
     "should_emit_event",
     "signals",
     "unregister",
@@ -177,37 +127,29 @@ __all__ = [
 ]
 
 _ROOMS = {
-    "alerts": "AlertConfig AlertOutcome alerting check_and_alert_context check_context",
+    "alerts": "AlertConfig alerting check_and_alert_context check_context",
     "backends.opening": "open_backend",
     "context.config": "ContextConfig",
     "context.estimator": "estimate_tokens",
-    "context.explanation": "Explanation",
-    "context.ladder": "Ladder Rung next_level",
+    "context.ladder": "Ladder Rung",
     "context.levels": "Action Level ThresholdAction ThresholdLevel detect_threshold "
     "get_threshold_action should_emit_event",
-    "context.monitor_gauge": "Fit",
     "context.tracker": "ContextTracker create_context_tracker",
-    "errors": "AgentAlreadyRunningError AgentNotFoundError AgentWorkError ConfigurationError "
-    "FencedError HandoffTakenError InvalidAgentIdError InvalidUsageError "
-    "LifecycleError MissingExtraError NotPermittedError QueueFullError RegistrationError "
-    "SpawnError StateCorruptError StateDirectoryError StateError "
-    "StateSchemaError StateWriteError UltramonError UnknownResponseError WorkspaceError",
+    "errors": "AgentAlreadyRunningError ConfigurationError FencedError HandoffTakenError "
+    "StateError UltramonError",
     "fleet.events": "FleetEvent",
     "fleet.fleet": "Fleet",
     "fleet.supervise.jobs": "Job",
-    "fleet.supervise.result": "ContextResult ItemCounts RunUnfinishedError SupervisorEvent "
-    "SupervisorResult",
-    "handoff": "HandedOffError HandoffRecord Resume Workspace",
+    "fleet.supervise.result": "RunUnfinishedError SupervisorEvent SupervisorResult",
+    "handoff": "HandedOffError HandoffRecord",
     "monitor.monitor": "ContextMonitor create_context_monitor",
     "monitor.pool": "MonitorPool",
     "monitor.worker": "Worker worker",
-    "notices.models": "Notice Registration",
+    "notices.models": "Notice",
     "routing": "Inbox cancel_notices queue_message register registrations unregister",
     "signals": "context_threshold_reached off on",
-    "state.events": "AgentEvent AlertEvent CheckpointEvent EpochEvent Event HandoffEvent "
-    "ThresholdEvent",
+    "state.events": "AgentEvent CheckpointEvent EpochEvent Event HandoffEvent ThresholdEvent",
     "state.models": "AgentState SubagentContextState",
-    "tokens": "mint_token revoke_tokens",
 }
 _HOMES = {name: room for room, names in _ROOMS.items() for name in names.split()}
 

@@ -7,7 +7,8 @@ import pytest
 from helpers import DATA
 from helpers.alert_project import SESSION, Project, reading, store_agent
 
-from ultramon import AlertConfig, AlertOutcome, alerting, check_and_alert_context, check_context
+from ultramon import AlertConfig, alerting, check_and_alert_context, check_context
+from ultramon.alerts import AlertOutcome
 from ultramon.system.timestamps import format_time
 from ultramon.testing import FakeClock
 

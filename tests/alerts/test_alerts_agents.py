@@ -11,7 +11,6 @@ from helpers.alert_project import Project, store_agent
 
 from ultramon import (
     AgentState,
-    AlertEvent,
     ContextConfig,
     check_and_alert_context,
     check_context,
@@ -19,7 +18,7 @@ from ultramon import (
 )
 from ultramon.backends.local.backend import LocalBackend
 from ultramon.backends.local.state_files import StateDirectory
-from ultramon.state.events import parse_event
+from ultramon.state.events import AlertEvent, parse_event
 from ultramon.system.processes import this_host
 from ultramon.testing import FakeClock
 

@@ -7,9 +7,10 @@ import asyncio
 import pytest
 from helpers.fleet_fixtures import agent_clock, clock, fleet_on, make, names  # noqa: F401 - fixtures
 
-from ultramon import AgentNotFoundError, ConfigurationError, Fleet
+from ultramon import ConfigurationError, Fleet
 from ultramon.backends.local.backend import LocalBackend
 from ultramon.backends.opening import open_backend
+from ultramon.errors import AgentNotFoundError
 from ultramon.fleet.events import EVENT_NAMES
 from ultramon.testing import fill, make_event
 

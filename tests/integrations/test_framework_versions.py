@@ -7,7 +7,7 @@ from importlib import import_module, util
 import pytest
 from helpers import ROOT
 
-from ultramon import MissingExtraError
+from ultramon.errors import MissingExtraError
 
 spec = util.spec_from_file_location("frameworks", ROOT / "scripts" / "frameworks.py")
 frameworks = util.module_from_spec(spec)

@@ -11,7 +11,7 @@ import pytest
 from helpers import ROOT
 
 import ultramon.integrations
-from ultramon import MissingExtraError
+from ultramon.errors import MissingExtraError
 from ultramon.testing import IntegrationContract
 
 NO_FRAMEWORKS = ("__init__", "adapter", "message_texts", "provider_client", "reading_adapter")

@@ -8,7 +8,8 @@ from pathlib import Path
 import pytest
 from helpers.distributions import write_distribution
 
-from ultramon import ConfigurationError, MissingExtraError, integrations
+from ultramon import ConfigurationError, integrations
+from ultramon.errors import MissingExtraError
 from ultramon.integrations import load, names
 from ultramon.integrations.adapter import Adapter
 

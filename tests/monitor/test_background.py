@@ -9,10 +9,11 @@ import sys
 
 import pytest
 
-from ultramon import ContextConfig, StateWriteError, create_context_monitor
+from ultramon import ContextConfig, create_context_monitor
 from ultramon.backends.local.backend import LocalBackend
 from ultramon.backends.local.journal import JOURNAL
 from ultramon.backends.memory import MemoryBackend
+from ultramon.errors import StateWriteError
 from ultramon.monitor.background import SLICE, TOGETHER, BackgroundSaver
 from ultramon.testing import FakeClock, fill
 from ultramon.testing.clock import START

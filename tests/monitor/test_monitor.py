@@ -8,15 +8,9 @@ import openai.types.chat
 import pytest
 from langchain_core.messages import AIMessage, AIMessageChunk
 
-from ultramon import (
-    Action,
-    ConfigurationError,
-    InvalidUsageError,
-    Ladder,
-    Level,
-    UnknownResponseError,
-)
+from ultramon import Action, ConfigurationError, Ladder, Level
 from ultramon.context.provider_usage import UNDERSTOOD
+from ultramon.errors import InvalidUsageError, UnknownResponseError
 from ultramon.testing import fill
 from ultramon.testing.clock import START
 

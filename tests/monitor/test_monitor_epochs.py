@@ -2,7 +2,8 @@
 
 import pytest
 
-from ultramon import InvalidUsageError, Level
+from ultramon import Level
+from ultramon.errors import InvalidUsageError
 from ultramon.testing import fill
 
 LIMIT = {"context_limit_tokens": 100_000, "tokenizer_family": "chars/4"}

@@ -11,13 +11,12 @@ from ultramon import (
     ConfigurationError,
     ContextConfig,
     ContextMonitor,
-    InvalidAgentIdError,
-    LifecycleError,
     create_context_monitor,
     detect_threshold,
     signals,
 )
 from ultramon.backends.opening import open_backend
+from ultramon.errors import InvalidAgentIdError, LifecycleError
 from ultramon.testing import FakeClock, fill
 
 LIMIT = {"context_limit_tokens": 100_000, "tokenizer_family": "chars/4"}

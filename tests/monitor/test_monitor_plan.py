@@ -6,8 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from ultramon import ConfigurationError, HandoffTakenError, LifecycleError, Resume, Workspace
-from ultramon.handoff import REASONS, HandoffRecord
+from ultramon import ConfigurationError, HandoffTakenError
+from ultramon.errors import LifecycleError
+from ultramon.handoff import REASONS, HandoffRecord, Resume, Workspace
 from ultramon.state.event_words import event_words
 from ultramon.testing import fill
 

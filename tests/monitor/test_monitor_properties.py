@@ -8,9 +8,10 @@ from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from ultramon import ContextConfig, Workspace, create_context_monitor
+from ultramon import ContextConfig, create_context_monitor
 from ultramon.backends.local.backend import LocalBackend
 from ultramon.backends.memory import MemoryBackend
+from ultramon.handoff import Workspace
 from ultramon.state.event_keys import event_key
 from ultramon.testing import FakeClock
 

@@ -10,14 +10,9 @@ from threading import Thread
 
 import pytest
 
-from ultramon import (
-    AgentAlreadyRunningError,
-    ContextConfig,
-    FencedError,
-    StateWriteError,
-    create_context_monitor,
-)
+from ultramon import AgentAlreadyRunningError, ContextConfig, FencedError, create_context_monitor
 from ultramon.backends.local.backend import LocalBackend
+from ultramon.errors import StateWriteError
 from ultramon.testing import FakeClock, fill
 
 LIMIT = {"context_limit_tokens": 100_000, "tokenizer_family": "chars/4"}

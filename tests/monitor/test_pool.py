@@ -6,13 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ultramon import (
-    AgentAlreadyRunningError,
-    ConfigurationError,
-    ContextConfig,
-    LifecycleError,
-    MonitorPool,
-)
+from ultramon import AgentAlreadyRunningError, ConfigurationError, ContextConfig, MonitorPool
+from ultramon.errors import LifecycleError
 from ultramon.monitor.pool import _agent_id_of
 from ultramon.system.ids import check_agent_id
 

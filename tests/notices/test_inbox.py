@@ -9,10 +9,10 @@ from contextlib import closing
 import pytest
 
 import ultramon
-from ultramon import ConfigurationError, Inbox, InvalidAgentIdError, Notice, queue_message
+from ultramon import ConfigurationError, Inbox, Notice, queue_message
 from ultramon.backends.local.backend import LocalBackend
 from ultramon.backends.memory import MemoryBackend
-from ultramon.errors import StateWriteError
+from ultramon.errors import InvalidAgentIdError, StateWriteError
 from ultramon.testing import FakeClock, capture_signals
 
 

@@ -8,14 +8,8 @@ import pytest
 from helpers import DATA
 from helpers.routing_agents import AGENT, backend, clock, make, put  # noqa: F401
 
-from ultramon import (
-    AgentNotFoundError,
-    ConfigurationError,
-    Ladder,
-    NotPermittedError,
-    RegistrationError,
-    create_context_monitor,
-)
+from ultramon import ConfigurationError, Ladder, create_context_monitor
+from ultramon.errors import AgentNotFoundError, NotPermittedError, RegistrationError
 from ultramon.notices.message import Cancelled
 from ultramon.routing import (
     Inbox,

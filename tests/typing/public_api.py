@@ -10,15 +10,11 @@ from ultramon import (
     Action,
     AgentState,
     AlertConfig,
-    AlertOutcome,
     ContextConfig,
     ContextMonitor,
-    Explanation,
-    Fit,
     Fleet,
     FleetEvent,
     HandoffRecord,
-    ItemCounts,
     Job,
     Ladder,
     MonitorPool,
@@ -29,6 +25,11 @@ from ultramon import (
     ThresholdEvent,
     Worker,
 )
+from ultramon.alerts import AlertOutcome
+from ultramon.context.explanation import Explanation
+from ultramon.context.monitor_gauge import Fit
+from ultramon.fleet.supervise.result import ItemCounts
+from ultramon.notices.models import Registration
 
 
 @ultramon.on("threshold")
@@ -160,8 +161,8 @@ def alert() -> bool:
 
 def tell() -> None:
     made = ultramon.register("scout-1", "boss", thresholds=[0.5, 0.8])
-    assert_type(made, ultramon.Registration)
-    assert_type(ultramon.registrations(), list[ultramon.Registration])
+    assert_type(made, Registration)
+    assert_type(ultramon.registrations(), list[Registration])
     inbox = ultramon.Inbox("boss", deliveries=("urgent",))
 
     @inbox.on_notice

@@ -18,19 +18,12 @@ from operator import attrgetter
 from typing import TYPE_CHECKING, Any
 from urllib.parse import unquote, urlsplit
 
-from ultramon import (
-    AgentNotFoundError,
-    ConfigurationError,
-    FencedError,
-    HandoffTakenError,
-    StateCorruptError,
-    StateSchemaError,
-    StateWriteError,
-)
+from ultramon import ConfigurationError, FencedError, HandoffTakenError
 from ultramon.backends.base import Changes, Claim, EventPage, StoredAgent, Subscription
 from ultramon.backends.lease_holder import is_gone
 from ultramon.backends.store_time import bounded, skew
 from ultramon.backends.toolkit import find_changes, is_over, refuse_living
+from ultramon.errors import AgentNotFoundError, StateCorruptError, StateSchemaError, StateWriteError
 from ultramon.state.event_keys import event_key
 from ultramon.state.history import decode_points
 from ultramon.state.history_ring import add_point, encode_point

@@ -15,7 +15,7 @@ from helpers.postgres_server import Server
 from helpers.postgres_server import durable_postgres as postgres  # noqa: F401
 from helpers.program import PROGRAM, environment, run
 
-from ultramon import ContextConfig, Fleet, create_context_monitor, mint_token, register
+from ultramon import ContextConfig, Fleet, create_context_monitor, register
 from ultramon.backends.postgres.admin.health import read_facts
 from ultramon.backends.postgres.admin.roles import (
     ADMIN,
@@ -31,6 +31,7 @@ from ultramon.backends.postgres.schema.tables import SCHEMA_VERSION
 from ultramon.errors import AgentAlreadyRunningError, StateSchemaError, StateWriteError
 from ultramon.notices.message import Draft
 from ultramon.testing.contract.states import start
+from ultramon.tokens import mint_token
 
 DUMPS = sorted((DATA / "postgres").glob("version-*.sql"))
 CONFIG = ContextConfig(context_window_tokens=200_000)

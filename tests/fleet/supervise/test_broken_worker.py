@@ -10,7 +10,8 @@ from dataclasses import replace
 import pytest
 from helpers.supervised import effects, spawner
 
-from ultramon import Fleet, RunUnfinishedError, SpawnError, open_backend
+from ultramon import Fleet, RunUnfinishedError, open_backend
+from ultramon.errors import SpawnError
 from ultramon.fleet.journal_event import Closing, JournalEvent
 from ultramon.fleet.supervise import supervisor
 from ultramon.fleet.supervise.broken_worker import EarlyEnds, is_refusal
