@@ -4,11 +4,13 @@ import re
 import subprocess
 import sys
 import time
+from contextlib import ExitStack
 
 import pytest
 from helpers.hooked_session import SESSION, TRANSCRIPTS, HookedSession
 from helpers.observed_agents import ACTIONS
 from helpers.program import NOTHING, draw, environment, run, run_process
+from rich.cells import cell_len
 
 from ultramon import ContextConfig, create_context_monitor
 from ultramon.backends.local.backend import LocalBackend
@@ -413,6 +415,24 @@ def test_the_table_fits_every_terminal(crowd, columns):
     assert len(rows) == 10
     usage = [line for line in rows if "90 %" in line]
     assert len(usage) == 1
+
+
+def test_in_a_pipe_rows_end_with_their_last_word_and_are_aligned(tmp_path):
+    """Also behind characters that take two cells, or none."""
+    config = ContextConfig(context_limit_tokens=1_000)
+    labels = ["読む 日本語", "e\u0301toile \N{ROCKET}", "plain"]
+    with ExitStack() as stack:
+        for number, label in enumerate(labels):
+            made = create_context_monitor(
+                f"a-{number}", config, label=label, backend=f"file://{tmp_path}"
+            )
+            stack.enter_context(made).report_usage(input_tokens=300)
+            made.update_heartbeat()
+        for command in (["status"], ["watch", "--once"]):
+            lines = run(*command, "--state-dir", tmp_path).stdout.splitlines()
+            assert lines == [line.rstrip() for line in lines]
+            places = {cell_len(line[: line.index("normal")]) for line in lines if "normal" in line}
+            assert (len(lines), len(places)) == (4, 1)
 
 
 def test_only_one_run_can_be_shown(crowd):

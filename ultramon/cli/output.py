@@ -9,7 +9,7 @@ import time
 from collections import defaultdict
 from contextlib import nullcontext, suppress
 from itertools import islice
-from typing import TYPE_CHECKING, Any
+from typing import IO, TYPE_CHECKING, Any, cast
 
 import click
 
@@ -165,14 +165,30 @@ def takes_unicode(stream: TextIO) -> bool:
 def make_console() -> Console:
     """Return a console that prints text unchanged: no markup, emoji codes or highlighting.
 
-    Lines in a pipe may be 160 cells long.
+    Lines in a pipe may be 160 cells long, and have no blanks at their ends.
     """
     from rich.console import Console
 
-    width = None
-    if not sys.stdout.isatty() and not os.environ.get("COLUMNS", "").isdigit():
-        width = _PIPE_WIDTH
-    return Console(width=width, markup=False, emoji=False, highlight=False)
+    plain: dict[str, Any] = {"markup": False, "emoji": False, "highlight": False}
+    if sys.stdout.isatty():
+        return Console(**plain)
+    if not os.environ.get("COLUMNS", "").isdigit():
+        plain["width"] = _PIPE_WIDTH
+    return Console(file=cast("IO[str]", _LineEnds(sys.stdout)), **plain)
+
+
+class _LineEnds:
+    """A stream whose lines end with their last word: a table pads its last column."""
+
+    def __init__(self, stream: TextIO) -> None:
+        self._stream = stream
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._stream, name)
+
+    def write(self, text: str) -> int:
+        """Write lines without the blanks at their ends."""
+        return self._stream.write("\n".join(line.rstrip(" ") for line in text.split("\n")))
 
 
 def summary_line(summary: Summary, width: int) -> str:
