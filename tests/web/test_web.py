@@ -365,6 +365,23 @@ def test_a_job_is_drawn_as_its_journal_tells():
     assert {event.kind for event in events} <= set(EVENT_TYPES)
 
 
+def test_a_column_that_no_row_fills_is_left_out(serving, make, clock):
+    """Until an agent has something in it."""
+    monitor = make("scout")
+    client = serving.visitor(clock.now())
+
+    def classes():
+        parsed = Parsed(client.get("/").text)
+        return next(v for tag, n, v in parsed.attributes if tag == "table" and n == "class")
+
+    assert classes() == "fleet no-runway no-tasks no-doing"
+    monitor.plan(["a"])
+    monitor.set_current_task("a")
+    monitor.update_heartbeat()
+    clock.advance(2)
+    wait_until(lambda: classes() == "fleet no-runway")
+
+
 def test_a_lane_ends_where_its_agent_was_lost(serving, make, clock, backend):
     """Also where its run has closed it since, and where no event tells of the loss."""
     for name in ("closed", "silent"):

@@ -27,6 +27,7 @@ if TYPE_CHECKING:
 _MOST_UNREADABLE = 10
 _MOST_DEPTH = 4
 _COLUMNS = ("agent", "level", "usage", "", "tokens", "runway", "tasks", "doing", "state")
+_MAY_BE_EMPTY = ("runway", "tasks", "doing")
 
 
 def level_class(one: ObservedAgent) -> str:
@@ -83,8 +84,16 @@ def fleet_content(
     """
     chosen = {"run": run, "all": 1 if with_ended else None}
     groups = [_group(group) for group in arrange(look.shown)]
-    head = element("tr", *(element("th", name, scope="col") for name in _COLUMNS))
-    table = element("table", element("thead", head), *groups, class_="fleet", aria_label="Agents")
+    head = element(
+        "tr",
+        *(
+            element("th", name, scope="col", class_=name if name in _MAY_BE_EMPTY else None)
+            for name in _COLUMNS
+        ),
+    )
+    table = element(
+        "table", element("thead", head), *groups, class_=_table_class(look), aria_label="Agents"
+    )
     empty = "No agents. `ultramon demo` starts some; `ultramon install HOST` has the next sessions "
     empty += "of claude-code, codex, gemini or qwen report themselves."
     left_out = None
@@ -99,6 +108,18 @@ def fleet_content(
         table if look.shown else element("p", empty, class_="dim"),
         left_out,
         *_unreadable(look),
+    )
+
+
+def _table_class(look: Look) -> str:
+    """Return the classes by which the style sheet leaves columns out that no row fills."""
+    filled = {
+        "runway": any(map(runway_words, look.shown)),
+        "tasks": any(tasks_words(one.record) for one in look.shown),
+        "doing": any(one.record.current_task for one in look.shown),
+    }
+    return " ".join(
+        ["fleet", *(f"no-{name}" for name, is_filled in filled.items() if not is_filled)]
     )
 
 
