@@ -284,7 +284,8 @@ def test_a_transcript_that_changes_gives_no_number(session, change):
     }
     text, looks = run(session, "PostToolUse", changes[change], tool_use_id="toolu_new")
     assert text == ""
-    assert change != "gone" or looks <= 2
+    # A wait in vain looks more often.
+    assert change != "gone" or looks <= 5
     assert len(session.failures()) == (1 if change == "gone" else 0)
     assert session.record().estimated_tokens == tokens_at(40)
 

