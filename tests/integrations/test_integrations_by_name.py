@@ -94,7 +94,7 @@ def test_a_broken_adapter_is_refused_by_the_name_of_its_distribution(distribute,
 
 def test_an_adapter_says_itself_what_it_lacks(distribute):
     """An error of ultramon, such as a missing extra, is raised as it is."""
-    code = "from ultramon import MissingExtraError\n"
+    code = "from ultramon.errors import MissingExtraError\n"
     code += "raise MissingExtraError('acme_watch', 'acme', 'acme')"
     distribute(code, "acme = acme_watch:Watcher")
     with pytest.raises(MissingExtraError):

@@ -101,10 +101,9 @@ class TurnHistory:
     def __init__(self, turns: list[list[float]] | None = None) -> None:
         self.turns = [] if turns is None else turns
         self._reported = bool(self.turns)
-        self.growth = Growth()
-        self._growths = 0
-        for before, after in pairwise(self.turns):
-            self._count(before[0], after[0], 1)
+        grown = [max(0.0, after[0] - before[0]) for before, after in pairwise(self.turns)]
+        self.growth = Growth(len(grown), sum(grown), sum([tokens * tokens for tokens in grown]))
+        self._growths = len(grown) - grown.count(0.0)
 
     def clear(self) -> None:
         """Forget everything; a new epoch has begun."""
