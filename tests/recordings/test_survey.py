@@ -21,9 +21,10 @@ from helpers.qwen_session import NEW, plant_run
 from helpers.transcript_lines import prompt
 
 from ultramon import ContextConfig
+from ultramon.recordings.anonymous import anonymous
 from ultramon.recordings.clients import client_files, find_by_id, split_by_age
 from ultramon.recordings.index import TranscriptIndex
-from ultramon.recordings.survey import anonymous, survey
+from ultramon.recordings.survey import survey
 
 NOW = 1_795_400_000.0
 

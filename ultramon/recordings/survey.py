@@ -18,7 +18,7 @@ from ultramon.state.record import StateRecord
 from ultramon.system import foreign_paths
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Sequence
+    from collections.abc import Iterable, Sequence
 
     from ultramon.context.config import ContextConfig
     from ultramon.recordings.index import Unreadable
@@ -454,67 +454,3 @@ def _id_lengths(sessions: list[_Session]) -> dict[str, int]:
 def _shared_chars(first: str, second: str) -> int:
     pairs = enumerate(zip(first, second, strict=False))
     return next((at for at, (one, other) in pairs if one != other), min(len(first), len(second)))
-
-
-def anonymous(found: Survey) -> Survey:
-    """Return a survey without paths and names that its user gave.
-
-    Projects, files and tools of other makers are numbered, largest first; of a file the suffix
-    stays. Ids of sessions stay: they are random.
-    """
-    projects = {one.name: f"project {at}" for at, one in enumerate(found.by_project, 1) if one.name}
-    return found.model_copy(
-        update={
-            "by_source": _numbered(found.by_source, _hidden_source),
-            "by_file": _numbered(found.by_file, _hidden_file),
-            "by_project": tuple(
-                one.model_copy(update={"name": one.name and projects[one.name], "path": None})
-                for one in found.by_project
-            ),
-            "worst_sessions": tuple(_hidden_session(one, projects) for one in found.worst_sessions),
-            "unreadable": tuple(
-                one.model_copy(update={"path": None, "reason": "cannot be read"})
-                for one in found.unreadable
-            ),
-        }
-    )
-
-
-def _hidden_session(one: SessionFacts, projects: dict[str, str]) -> SessionFacts:
-    is_id = one.replay_target is not None and one.id.startswith(one.replay_target)
-    return one.model_copy(
-        update={
-            "project": one.project and projects.get(one.project, "another project"),
-            "path": None,
-            "first_prompt": None,
-            "replay_target": one.replay_target if is_id else None,
-        }
-    )
-
-
-def _numbered(
-    shares: tuple[Share, ...], hide: Callable[[str, int], str | None]
-) -> tuple[Share, ...]:
-    shown, count = [], 0
-    for one in shares:
-        hidden = None if one.name is None else hide(one.name, count + 1)
-        if hidden is None:
-            shown.append(one)
-        else:
-            count += 1
-            shown.append(one.model_copy(update={"name": hidden}))
-    return tuple(shown)
-
-
-def _hidden_source(name: str, number: int) -> str | None:
-    """Hide what is not a plain word: tools of servers carry the names that their users chose."""
-    kind, _, tool = name.partition(":")
-    if tool.isascii() and tool.replace("_", "").isalnum() and "__" not in tool:
-        return None
-    return f"{kind}:other {number}" if tool else None
-
-
-def _hidden_file(path: str, number: int) -> str:
-    suffix = os.path.splitext(path)[1]
-    is_plain = len(suffix) <= 6 and suffix[1:].isascii() and suffix[1:].isalnum()
-    return f"file {number}{suffix if is_plain else ''}"

@@ -59,7 +59,7 @@ def command(
         days = _DAYS
     found = _survey(paths, days)
     if anonymous:
-        from ultramon.recordings.survey import anonymous as without_names
+        from ultramon.recordings.anonymous import anonymous as without_names
 
         found = without_names(found)
     if html_file is not None:
