@@ -14,7 +14,14 @@ import ultramon.integrations
 from ultramon.errors import MissingExtraError
 from ultramon.testing import IntegrationContract
 
-NO_FRAMEWORKS = ("__init__", "adapter", "message_texts", "provider_client", "reading_adapter")
+NO_FRAMEWORKS = (
+    "__init__",
+    "adapter",
+    "message_texts",
+    "provider_client",
+    "reading_adapter",
+    "requirements",
+)
 """Files of the room without one; the reader of provider SDKs is tested in a file of its own."""
 FRAMEWORKS = sorted(
     path.stem

@@ -53,7 +53,8 @@ def test_every_adapter_has_a_name():
     rooms = {
         path.stem
         for path in sorted(Path(integrations.__file__).parent.glob("*.py"))
-        if path.stem not in ("__init__", "adapter", "message_texts", "reading_adapter")
+        if path.stem
+        not in ("__init__", "adapter", "message_texts", "reading_adapter", "requirements")
     }
     assert {target.partition(":")[0] for target in integrations._BUILT_IN.values()} == rooms
 

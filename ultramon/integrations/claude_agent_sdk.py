@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING, Any, cast
 
 from ultramon.errors import UltramonError
 from ultramon.handoff import HandedOffError
-from ultramon.integrations.adapter import Adapter, missing_extra, refuse_older
+from ultramon.integrations.adapter import Adapter
+from ultramon.integrations.requirements import missing_extra, refuse_older
 from ultramon.system.environment import disabled
 
 try:

@@ -9,8 +9,9 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 from weakref import WeakValueDictionary
 
-from ultramon.integrations.adapter import Adapter, missing_extra, refuse_older
+from ultramon.integrations.adapter import Adapter
 from ultramon.integrations.message_texts import texts_in
+from ultramon.integrations.requirements import missing_extra, refuse_older
 
 try:
     from google.adk.models import LlmResponse

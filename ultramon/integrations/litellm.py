@@ -5,9 +5,9 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING, Any
 
-from ultramon.integrations.adapter import missing_extra, refuse_older
 from ultramon.integrations.message_texts import texts_in
 from ultramon.integrations.reading_adapter import ReadingAdapter
+from ultramon.integrations.requirements import missing_extra, refuse_older
 
 try:
     from litellm import model_cost, token_counter

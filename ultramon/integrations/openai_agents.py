@@ -12,8 +12,9 @@ from weakref import WeakKeyDictionary, WeakValueDictionary
 
 from ultramon.errors import ConfigurationError
 from ultramon.handoff import HandedOffError
-from ultramon.integrations.adapter import Adapter, current_agent, missing_extra, refuse_older
+from ultramon.integrations.adapter import Adapter, current_agent
 from ultramon.integrations.message_texts import texts_in
+from ultramon.integrations.requirements import missing_extra, refuse_older
 
 try:
     from agents import FunctionTool, MaxTurnsExceeded, RunConfig, RunHooks, RunState

@@ -7,8 +7,9 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from ultramon.handoff import HandedOffError
-from ultramon.integrations.adapter import Adapter, missing_extra, refuse_older
+from ultramon.integrations.adapter import Adapter
 from ultramon.integrations.message_texts import texts_in
+from ultramon.integrations.requirements import missing_extra, refuse_older
 
 try:
     from pydantic_ai import DeferredToolRequests
