@@ -24,7 +24,7 @@ from ultramon.backends.local.backend import LocalBackend
 from ultramon.backends.postgres.backend import PostgresBackend
 from ultramon.notices.message import Draft
 from ultramon.notices.registration import StoredRegistration
-from ultramon.system.processes import this_host
+from ultramon.system.processes import this_machine
 
 AGENTS_OF_A_HOST = 1_667
 TOGETHER = 80
@@ -138,7 +138,7 @@ class Steps:
             lambda _, generation: (self._fresh(f"new-{turn:06}", generation), []),
             takeover=False,
             now=time.time(),
-            host=this_host(),
+            machine=this_machine(),
         )
 
     def _fresh(self, agent_id: str, generation: int) -> object:
@@ -174,7 +174,7 @@ def local_steps(sample: Sample) -> Iterator[Steps]:
                 lambda _, generation, n=number: (sample.state(n, 0), []),
                 takeover=False,
                 now=time.time(),
-                host=this_host(),
+                machine=this_machine(),
             )
             boss = boss_of(number)
             backend.registry.register(

@@ -112,7 +112,7 @@ def store(request, tmp_path):
         backend = LocalBackend(str(tmp_path / "state"))
     else:
         backend = open_backend(request.getfixturevalue("postgres_store"))
-        # A message that the database takes too late is kept on this host: it has no number then.
+        # A message that the database takes too late is kept on this machine: it has no number then.
         backend.queue.patience_seconds = 30.0
     yield backend
     backend.close()

@@ -19,7 +19,7 @@ from ultramon import (
 from ultramon.backends.local.backend import LocalBackend
 from ultramon.backends.local.state_files import StateDirectory
 from ultramon.state.events import AlertEvent, parse_event
-from ultramon.system.processes import this_host
+from ultramon.system.processes import this_machine
 from ultramon.testing import FakeClock
 
 AGENT = "scout-1"
@@ -242,7 +242,11 @@ def test_pruning_an_agent_prunes_what_was_alerted(states, clock):
         names = {path.name for path in (states / "alerts").iterdir()}
         assert names == {f"{a}.{s}" for a in (AGENT, "other") for s in ("json", "lock")}
         backend.prune(
-            agents_before=later, events_before=0.0, now=later, host=this_host(), dry_run=dry_run
+            agents_before=later,
+            events_before=0.0,
+            now=later,
+            machine=this_machine(),
+            dry_run=dry_run,
         )
     assert {path.name for path in (states / "alerts").iterdir()} == {"other.json", "other.lock"}
     backend.close()

@@ -10,7 +10,7 @@ from helpers import IMPORT_PATH
 from helpers.requirements import require_root, require_tool
 
 from ultramon.backends.lease_holder import is_gone, name_holder
-from ultramon.system.processes import HostIdentity, this_host
+from ultramon.system.processes import MachineIdentity, this_machine
 
 NAME = (
     "from ultramon.backends.lease_holder import name_holder; "
@@ -67,13 +67,13 @@ def test_a_reused_pid_is_another_process():
     [
         {"hostname": "elsewhere"},
         {"boot_id": "another-boot:[4026531836]"},
-        {"boot_id": this_host().boot_id.partition(":")[0] + ":[1]"},
+        {"boot_id": this_machine().boot_id.partition(":")[0] + ":[1]"},
         {"started_at": "unknown"},
     ],
     ids=str,
 )
 def test_what_cannot_be_proved_is_not_gone(parts):
-    """Another host, boot or namespace, and a start that nobody knew, prove nothing."""
+    """Another machine, boot or namespace, and a start that nobody knew, prove nothing."""
     ended = changed(name_holder(), pid=str(2**22 + 1))
     assert is_gone(ended)
     assert not is_gone(changed(ended, **parts))
@@ -82,8 +82,8 @@ def test_what_cannot_be_proved_is_not_gone(parts):
 @pytest.mark.parametrize("boot_id", ["", "a-boot", ":[4026531836]"])
 def test_a_host_that_does_not_tell_its_boot_and_namespace_proves_nothing(boot_id):
     """Another machine of the same name would look the same."""
-    host = HostIdentity("localhost", boot_id)
-    assert not is_gone(changed(name_holder(host), pid=str(2**22 + 1)), host)
+    machine = MachineIdentity("localhost", boot_id)
+    assert not is_gone(changed(name_holder(machine), pid=str(2**22 + 1)), machine)
 
 
 @pytest.mark.parametrize("name", ["", "fleet-1", "4711-0123456789abcdef", "a b c d e", "a  b c d"])

@@ -12,15 +12,15 @@ from ultramon import Fleet, create_context_monitor
 from ultramon.backends.local.backend import LocalBackend
 from ultramon.errors import AgentNotFoundError
 from ultramon.state.record import encode_state
-from ultramon.system.processes import HostIdentity, this_host
+from ultramon.system.processes import MachineIdentity, this_machine
 from ultramon.testing import FakeClock, fill, make_record
 from ultramon.testing.clock import START
 
-ELSEWHERE = HostIdentity("elsewhere", "another-boot")
+ELSEWHERE = MachineIdentity("elsewhere", "another-boot")
 MONTH = 30 * 86_400.0
 OVER = {
     "ended": {"active": False, "outcome": "completed"},
-    "silent": {"host": ELSEWHERE},
+    "silent": {"machine": ELSEWHERE},
     "gone": {"pid_started_at": "a start that no process has"},
 }
 
@@ -34,14 +34,18 @@ def store(backend, agent_id, **fields):
 
 def prune(backend, agents_before=START + 1, now=START + MONTH):
     return backend.prune(
-        agents_before=agents_before, events_before=0.0, now=now, host=this_host(), dry_run=False
+        agents_before=agents_before,
+        events_before=0.0,
+        now=now,
+        machine=this_machine(),
+        dry_run=False,
     )
 
 
 def start_again(backend):
     record = make_record("a", 2, at=START + MONTH)
     backend.start_agent(
-        "a", lambda *stored: (record, []), takeover=True, now=START + MONTH, host=this_host()
+        "a", lambda *stored: (record, []), takeover=True, now=START + MONTH, machine=this_machine()
     )
 
 
@@ -94,7 +98,7 @@ def test_without_anything_in_between_it_is_pruned(tmp_path, over):
 
 
 def test_a_killed_worker_is_pruned_and_a_living_one_is_not(tmp_path):
-    """The process of this host decides, also when nothing was heard of either for a month."""
+    """The process of this machine decides, also when nothing was heard of either for a month."""
     backend = LocalBackend(str(tmp_path))
     fleet = Fleet("audit", backend=backend)
     workers = {name: start_worker(fleet, name, "obey", "stepped") for name in ("killed", "waits")}
@@ -130,7 +134,7 @@ def test_an_owner_that_lives_after_all_starts_again(tmp_path):
 def test_numbers_that_make_no_sense_stop_no_pruning(tmp_path):
     """A state with an absurd limit is kept, all others are judged."""
     backend = LocalBackend(str(tmp_path))
-    store(backend, "absurd", host=ELSEWHERE, lost_after_seconds=10**400)
+    store(backend, "absurd", machine=ELSEWHERE, lost_after_seconds=10**400)
     store(backend, "silent", **OVER["silent"])
     assert prune(backend) == ["silent"]
     assert [agent.agent_id for agent in backend.list_agents()] == ["absurd"]

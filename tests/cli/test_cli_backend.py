@@ -57,7 +57,7 @@ JUDGEMENTS = [
     ({"skew_seconds": -60.0}, "warning", "clock", "60.0 s behind"),
     ({"skew_seconds": -5.0}, "ok", "clock", "5.0 s apart"),
     ({"is_encrypted": False}, "warning", "encryption", "take sslmode out"),
-    ({"is_encrypted": False, "is_local": True}, "ok", "encryption", "on this host"),
+    ({"is_encrypted": False, "is_local": True}, "ok", "encryption", "on this machine"),
     ({"ssl_mode": "require"}, "warning", "encryption", "pretend to be the server"),
     ({"connections": 81}, "warning", "max_connections", "PgBouncer in transaction mode"),
     ({"is_pooled": True}, "ok", "pooler", "pool_mode = transaction"),
@@ -234,14 +234,16 @@ def test_what_waits_on_this_host_is_shown_while_the_database_is_away():
         done = backend("check", server.url(), **here)
         assert done.returncode == ExitCode.FAILURE
         outbox, away = done.stdout.splitlines()
-        assert outbox.startswith("warning  outbox: waiting on this host: states 1, messages 0, sin")
+        assert outbox.startswith(
+            "warning  outbox: waiting on this machine: states 1, messages 0, sin"
+        )
         assert away.startswith("problem  store: ")
         assert "Connection refused" in away
         server.start()
         wait_until(lambda: is_drained(store))
         checked, measured = (backend(what, server.url(), **here) for what in ("check", "stats"))
-        assert "ok       outbox: nothing waits on this host" in checked.stdout
-        assert "on this host nothing waits" in measured.stdout
+        assert "ok       outbox: nothing waits on this machine" in checked.stdout
+        assert "on this machine nothing waits" in measured.stdout
         monitor.stop()
         store.close()
     finally:

@@ -23,7 +23,7 @@ HOSTILE = "\x1b[31mred\x1b]8;;http://x\x07\x9b1m\r\n\u202etxt\u2066\u200b\U000e0
 
 
 def state(agent_id, **values):
-    """The state of an agent that beats on another host, by default."""
+    """The state of an agent that beats on another machine, by default."""
     now = time.time()
     return StateRecord(
         agent_id,
@@ -268,7 +268,7 @@ def test_a_hosted_agent_is_explained_in_the_words_of_its_texts(tmp_path):
 
 
 def test_an_agent_whose_process_died_is_lost(tmp_path):
-    """A vanished process on this host is lost at the next look."""
+    """A vanished process on this machine is lost at the next look."""
     code = """
 import os
 from ultramon import create_context_monitor

@@ -19,7 +19,7 @@ from ultramon.notices.levels import decide
 from ultramon.pictures.elements import to_html
 from ultramon.state.event_words import event_words
 from ultramon.state.observed import observe
-from ultramon.system.processes import this_host
+from ultramon.system.processes import this_machine
 from ultramon.web.pages import agent
 
 TOKENS = 169_000
@@ -54,7 +54,7 @@ def faces(session):
     directory = session.state
     record = StateDirectory(str(directory)).read(SESSION)
     now = record.last_activity + 1
-    one = observe(record, now, now, this_host())
+    one = observe(record, now, now, this_machine())
     where = ("--state-dir", directory)
     decision = decide(None, record, None)
     facts = texts.level_facts(record, decision, record.usage_ratio, rounds=True)

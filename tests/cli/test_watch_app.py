@@ -22,7 +22,7 @@ from ultramon.cli.views.watch.actions import run_way, way_to
 from ultramon.cli.views.watch.lines import Look, draw_head, draw_line, list_lines
 from ultramon.state.agent_rows import arrange, current
 from ultramon.state.record import short_id
-from ultramon.system.processes import process_started_at, this_host
+from ultramon.system.processes import process_started_at, this_machine
 
 FOLDER = "/home/a/api-server"
 
@@ -232,7 +232,7 @@ def test_enter_goes_to_the_tmux_pane_of_a_session(watch, tmp_path):
     second = subprocess.run(split, env=environ, capture_output=True, check=True, text=True)
     try:
         (pane, pid), (_, other_pid) = first.stdout.split(), second.stdout.split()
-        here = this_host()
+        here = this_machine()
         facts = {"hostname": here.hostname, "boot_id": here.boot_id, "memory": {"tmuxPane": pane}}
         for number, task, process in ((1, "there", pid), (2, "elsewhere", other_pid)):
             begun = process_started_at(int(process))
@@ -255,7 +255,7 @@ def test_enter_goes_to_the_tmux_pane_of_a_session(watch, tmp_path):
 
 def test_the_way_to_an_agent(tmp_path):
     """A session that was cut off is resumed by its client, one that lives is not started twice."""
-    here = this_host().hostname
+    here = this_machine().hostname
     assert way_to(session(), {}, dict).words.endswith("runs on elsewhere")
     gone = session(hostname=here, cwd=str(tmp_path), active=False)
     way = way_to(gone, {"SHELL": "/bin/sh"}, dict)

@@ -8,11 +8,11 @@ from hypothesis import strategies as st
 
 from ultramon.fleet.check_schedule import CheckSchedule
 from ultramon.state.liveness import is_beating
-from ultramon.system.processes import HostIdentity, process_started_at, this_host
+from ultramon.system.processes import MachineIdentity, process_started_at, this_machine
 from ultramon.testing.clock import START
 from ultramon.testing.samples import make_record
 
-HERE = this_host()
+HERE = this_machine()
 ELSEWHERE = {"hostname": "elsewhere", "boot_id": "another-boot"}
 
 
@@ -114,5 +114,5 @@ def test_whoever_is_left_out_beats(steps):
 
 
 def test_a_host_is_known_by_name_and_boot():
-    same_name = HostIdentity(HERE.hostname, "another-boot")
+    same_name = MachineIdentity(HERE.hostname, "another-boot")
     assert CheckSchedule(same_name).due({"a": local("a")}, {"a": START}, (), START) == set()

@@ -8,12 +8,12 @@ import pytest
 
 from ultramon import create_context_monitor
 from ultramon.fleet.consumer import LEASE_SECONDS
-from ultramon.system.processes import HostIdentity, this_host
+from ultramon.system.processes import MachineIdentity, this_machine
 from ultramon.testing import FakeClock, fill, make_record
 from ultramon.testing.clock import START
 
 HOUR = 3600.0
-ELSEWHERE = HostIdentity("elsewhere", "another-boot")
+ELSEWHERE = MachineIdentity("elsewhere", "another-boot")
 
 
 @pytest.fixture
@@ -44,7 +44,7 @@ def put(store, record):
         lambda stored, generation: (record, []),
         takeover=True,
         now=record.started_at,
-        host=this_host(),
+        machine=this_machine(),
     )
     return record
 
@@ -328,7 +328,7 @@ def test_a_verdict_of_a_killed_orchestrator_is_taken_back_by_the_next(
 
 def test_an_agent_on_another_host_is_judged_by_its_beats(fleet_on, store, clock):
     """A pid says nothing there: silence alone makes it stale, then lost."""
-    put(store, make_record("a", host=ELSEWHERE, pid=2**22 + 1, pid_started_at="1"))
+    put(store, make_record("a", machine=ELSEWHERE, pid=2**22 + 1, pid_started_at="1"))
     fleet = fleet_on()
     assert fleet.poll() == []
     clock.advance(46)

@@ -20,11 +20,11 @@ from ultramon.backends.local.backend import LocalBackend
 from ultramon.backends.local.state_files import StateDirectory
 from ultramon.errors import StateWriteError
 from ultramon.state.record import encode_state
-from ultramon.system.processes import HostIdentity
+from ultramon.system.processes import MachineIdentity
 from ultramon.testing import FakeClock, fill, make_record
 from ultramon.testing.clock import START
 
-ELSEWHERE = HostIdentity("elsewhere", "another-boot")
+ELSEWHERE = MachineIdentity("elsewhere", "another-boot")
 
 
 @pytest.fixture
@@ -135,10 +135,10 @@ class CountingDirectory(StateDirectory):
 
 
 def crowd(backend, count):
-    """Write the states of many agents that beat on another host."""
+    """Write the states of many agents that beat on another machine."""
     backend.directory.prepare()
     for number in range(count):
-        record = make_record(f"a-{number:05}", host=ELSEWHERE, run="audit")
+        record = make_record(f"a-{number:05}", machine=ELSEWHERE, run="audit")
         path = backend.directory.file(record.agent_id)
         with open(os.open(path, os.O_WRONLY | os.O_CREAT, 0o600), "wb") as file:
             file.write(encode_state(record, path))
@@ -203,7 +203,7 @@ def test_garbage_in_the_directory_stops_nobody(tmp_path, backend, caplog):
     (folder / "link.json").symlink_to(folder / "good.json")
     os.mkfifo(folder / "pipe.json")
     nonsense = make_record("nonsense", tasks=[7, {"name": None}], usage_ratio=-1.0, pid=2**22 + 1)
-    newer = make_record("newer", schema=99, host=ELSEWHERE)
+    newer = make_record("newer", schema=99, machine=ELSEWHERE)
     for record in (nonsense, newer):
         path = folder / f"{record.agent_id}.json"
         path.write_bytes(encode_state(record, str(path)))

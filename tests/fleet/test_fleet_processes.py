@@ -19,7 +19,7 @@ from ultramon import Fleet, create_context_monitor
 from ultramon.backends.local.backend import LocalBackend
 from ultramon.backends.memory import MemoryBackend
 from ultramon.fleet import child_processes
-from ultramon.system.processes import this_host
+from ultramon.system.processes import this_machine
 from ultramon.testing import FakeClock, make_event, make_record
 from ultramon.testing.clock import START
 
@@ -266,7 +266,11 @@ def test_an_agent_killed_before_its_end_was_stored_ends_once(fleet, backend):
     record.tasks = [{"name": "a", "status": "in_progress", "result": None}]
     stopped = make_event("w", "agent_stopped", run="audit", at=START + 1, outcome="completed")
     backend.start_agent(
-        "w", lambda stored, _: (record, [stopped]), takeover=False, now=START, host=this_host()
+        "w",
+        lambda stored, _: (record, [stopped]),
+        takeover=False,
+        now=START,
+        machine=this_machine(),
     )
     events = fleet.poll() + fleet.poll()
     assert [(event.name, event.outcome) for event in events] == [

@@ -24,7 +24,7 @@ from ultramon.errors import FencedError, StateError, StateWriteError
 from ultramon.state.liveness import judge
 from ultramon.system.files import open_private
 from ultramon.system.locks import Lock
-from ultramon.system.processes import this_host
+from ultramon.system.processes import this_machine
 from ultramon.testing import samples
 from ultramon.testing.clock import START as NOW
 from ultramon.testing.samples import make_record
@@ -49,7 +49,7 @@ def start(backend, agent_id: str = AGENT, *, takeover: bool = False, at: float =
         made.append(make_record(agent_id, generation, seq=seq, extra=extra, at=at, **values))
         return made[-1], []
 
-    backend.start_agent(agent_id, build, takeover=takeover, now=at, host=this_host())
+    backend.start_agent(agent_id, build, takeover=takeover, now=at, machine=this_machine())
     return made[-1]
 
 
@@ -231,10 +231,10 @@ def judge_without_descriptors(directory: str) -> None:
     """Judge the agent while no descriptor is left; say the verdict."""
     import resource
 
-    record, host = StateDirectory(directory).read(AGENT), this_host()
+    record, machine = StateDirectory(directory).read(AGENT), this_machine()
     resource.setrlimit(resource.RLIMIT_NOFILE, (64, 64))
     taken = use_up_descriptors()
-    verdict = judge(record, NOW, NOW, host).verdict
+    verdict = judge(record, NOW, NOW, machine).verdict
     os.close(taken.pop())
     say(verdict)
 

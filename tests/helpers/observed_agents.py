@@ -4,7 +4,7 @@ import time
 
 from ultramon.state.observed import observe
 from ultramon.state.record import StateRecord
-from ultramon.system.processes import this_host
+from ultramon.system.processes import this_machine
 
 ACTIONS = {"warning": "prepare_handoff", "critical": "force_return"}
 NOW = time.time()
@@ -12,7 +12,7 @@ SESSION = "e26fbb3a-1111-4222-8333-444455556666"
 
 
 def observed(agent_id, **values):
-    """An agent that beats on another host, by default."""
+    """An agent that beats on another machine, by default."""
     values.setdefault("action", ACTIONS.get(values.get("threshold_status"), "none"))
     fields = {
         "run": "default",
@@ -30,7 +30,7 @@ def observed(agent_id, **values):
         "estimated_tokens": 20_000,
         **values,
     }
-    return observe(StateRecord(agent_id, **fields), None, NOW, this_host(), whole=False)
+    return observe(StateRecord(agent_id, **fields), None, NOW, this_machine(), whole=False)
 
 
 def session(session_id=SESSION, child="", memory=None, **values):

@@ -80,6 +80,6 @@ def answers(backend):
 
 
 def is_drained(backend):
-    """Return whether nothing waits on this host, having the backend look."""
+    """Return whether nothing waits on this machine, having the backend look."""
     backend.queue.sender.wake()
     return backend.outbox.kept()[:2] == (0, 0)

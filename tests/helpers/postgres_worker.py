@@ -232,7 +232,7 @@ def cancel(url: str, sender: str, category: str) -> None:
 
 
 def drain(url: str) -> None:
-    """Store what waits on this host."""
+    """Store what waits on this machine."""
     backend = open_backend(url)
     until = time.monotonic() + 30
     while backend.outbox.kept()[:2] != (0, 0) and time.monotonic() < until:

@@ -15,7 +15,7 @@ _LOOK_SECONDS = 0.1
 
 
 class Proxy:
-    """Passes bytes on between those who connect to it and a server on this host.
+    """Passes bytes on between those who connect to it and a server on this machine.
 
     Args:
         port: Of the server.

@@ -6,10 +6,10 @@ from binascii import crc32
 from functools import cache
 
 from ultramon.state.record import encode_state
-from ultramon.system.processes import HostIdentity
+from ultramon.system.processes import MachineIdentity
 from ultramon.testing import make_record
 
-ELSEWHERE = HostIdentity("elsewhere", "another-boot")
+ELSEWHERE = MachineIdentity("elsewhere", "another-boot")
 GONE = 2**22 + 1
 """No process has this pid."""
 

@@ -246,10 +246,10 @@ def test_an_end_that_no_client_got_is_told_by_the_next_call(session):
     child.stop()
     directory = StateDirectory(str(session.state))
     tellers = [(this_process(), 0), ([os.getpid(), "another start"], 1)]
-    for teller, count in tellers:
+    for printer, count in tellers:
         with directory.locked(SESSION, 1.0):
             record = directory.read_to_replace(SESSION)
-            record.extra["claudeCode"]["pendingEnds"] = {f"{SESSION}.{CHILD}": teller}
+            record.extra["claudeCode"]["pendingEnds"] = {f"{SESSION}.{CHILD}": printer}
             directory.replace(record, durable=False)
         assert len(ends(session.tool(20_100))) == count
     assert "pendingEnds" not in session.memory()

@@ -410,7 +410,7 @@ def test_an_end_that_no_client_has_heard_of_is_made_again(session):
     """The hook was killed between the state and its answer: the agent went on."""
     assert stopped(go_on(ask(session))[-1])
     found = session.memory()["enforced"]
-    change(session, enforced=found | {"teller": [os.getpid(), "another start"]})
+    change(session, enforced=found | {"printer": [os.getpid(), "another start"]})
     assert stopped(session.tool(FULL + 10))
     left = session.events("handoff_ready")
     assert len({one["handoff"]["handoffId"] for one in left}) == 1

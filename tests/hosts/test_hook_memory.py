@@ -59,7 +59,7 @@ EARLIER = {
     "turnEnded": True,
     "failedWith": "rate_limit",
     "lastPrompt": {"text": "read it all", "chars": 11},
-    "heededRequest": "0123456789abcdef",
+    "shownRequest": "0123456789abcdef",
     "toldOfMessages": {"urgent": 4, "sequential": 7},
     "pendingEnds": {"session.a": None, "session.b": TELLER},
     "toldEnds": {"session.c": 1},
@@ -67,13 +67,13 @@ EARLIER = {
     "lastText": "I was about to",
     "stopReason": "too late",
     "warned": {
-        "epoch": 2, "level": "warning", "silentCalls": 3, "messageId": "msg_1", "teller": TELLER,
+        "epoch": 2, "level": "warning", "silentCalls": 3, "messageId": "msg_1", "printer": TELLER,
     },
     "asked": {"epoch": 2, "at": 1764083002.5, "reply": "msg_2", "replies": 2},
     "endedCalls": ["toolu_0"],
     "enforced": {
         "at": 1764083003.0, "tokens": 160_003, "checkpoint": None, "problem": "no repository",
-        "teller": TELLER,
+        "printer": TELLER,
     },
     "wouldEnforce": {"at": 1764083003.0, "tokens": 160_003},
 }  # fmt: skip

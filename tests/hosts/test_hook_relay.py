@@ -1,4 +1,4 @@
-"""Inside a relay an installation stands down, and the relay's own hooks work."""
+"""Inside a relay an installation does nothing, and the relay's own hooks work."""
 
 import os
 
@@ -6,7 +6,7 @@ import pytest
 from helpers.hooked_session import HookedSession, tokens_at
 
 from ultramon.backends.local.state_files import StateDirectory
-from ultramon.hosts.calls.switches import RELAY_FOLDER, RELAY_SESSION, stands_down
+from ultramon.hosts.calls.switches import RELAY_FOLDER, RELAY_SESSION, is_left_to_relay
 from ultramon.hosts.installed_choices import InstalledChoices
 from ultramon.relay.prompts import RelayGoal, first_prompt
 
@@ -75,8 +75,8 @@ def test_an_installed_hook_serves_a_relay_whose_client_takes_no_others(session):
 )
 def test_only_choices_in_the_folder_of_the_run_are_the_relays(path, expected):
     """No other folder that ends alike."""
-    assert stands_down({"ULTRAMON_RELAY": "review"}, path) is expected
-    assert stands_down({}, path) is False
+    assert is_left_to_relay({"ULTRAMON_RELAY": "review"}, path) is expected
+    assert is_left_to_relay({}, path) is False
 
 
 def test_the_session_of_a_context_is_stored_as_that_context(relayed):

@@ -22,7 +22,7 @@ from ultramon.backends.memory import MemoryBackend
 from ultramon.errors import ConfigurationError, StateError, StateWriteError
 from ultramon.metrics import MetricsSource, render_prometheus, start_opentelemetry
 from ultramon.metrics.definitions import ATTRIBUTES, COUNTER, METRICS
-from ultramon.system.processes import this_host
+from ultramon.system.processes import this_machine
 from ultramon.testing import make_event, make_record
 
 START_OF_OPENMETRICS = "application/openmetrics-text; version=1.0.0"
@@ -186,7 +186,7 @@ def test_the_lost_and_the_unreadable_are_counted():
     }.items():
         record = make_record(name, measured_at=1.0, **fields)
         store.start_agent(
-            name, lambda *_, r=record: (r, []), takeover=False, now=0.0, host=this_host()
+            name, lambda *_, r=record: (r, []), takeover=False, now=0.0, machine=this_machine()
         )
     source = MetricsSource(store, cache_seconds=0)
     assert values_of(source, "ultramon_agents") == {
@@ -261,7 +261,7 @@ def test_a_counter_never_falls(store, ultramon_clock):
     assert values_of(source, "ultramon_handoffs_total") == {("default", "unknown", "rebuilt"): 1}
     later = now + 10_000_000
     store.prune(
-        agents_before=later, events_before=later, now=later, host=this_host(), dry_run=False
+        agents_before=later, events_before=later, now=later, machine=this_machine(), dry_run=False
     )
     assert store.events().events == []
     assert values_of(source, "ultramon_agents_ended_total") == expected

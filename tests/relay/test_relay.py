@@ -64,7 +64,7 @@ def test_a_claim_that_a_check_refutes_is_no_success(project):
     """Done by nobody, the items are set aside after three contexts, each with its reason."""
     code, result, told = finish(project.begin("claims", *project.items("a"), *CHECK))
     assert (code, counts(result)) == (1, {"assigned": 1, "set_aside": 1})
-    # One that dies before it has begun an item is blamed for nothing: another one follows.
+    # One that dies before it has begun an item is charged with nothing: another one follows.
     ends = [context["reason"] for context in result["work"]["contexts"]]
     assert ends.count("completed") == 3, ends
     assert "3 contexts" in result["work"]["set_aside"]["a"]

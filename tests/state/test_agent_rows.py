@@ -13,7 +13,7 @@ from ultramon.state.agent_rows import (
     summarize,
 )
 from ultramon.state.observed import observe
-from ultramon.system.processes import this_host
+from ultramon.system.processes import this_machine
 
 
 def test_names_begin_with_what_a_person_knows():
@@ -169,7 +169,7 @@ def test_hooks_note_what_a_session_waits_for(tmp_path):
     hooked = HookedSession(tmp_path)
 
     def need():
-        return need_of(observe(hooked.record(), None, time.time(), this_host()))
+        return need_of(observe(hooked.record(), None, time.time(), this_machine()))
 
     hooked.call("UserPromptSubmit", prompt="mend the roof")
     hooked.call("PermissionRequest", tool_name="Bash", tool_input={})

@@ -11,11 +11,16 @@ from hypothesis import strategies as st
 
 from ultramon.state.liveness import is_beating, judge, lost_after
 from ultramon.state.record import StateRecord
-from ultramon.system.processes import HostIdentity, boot_seconds, process_started_at, this_host
+from ultramon.system.processes import (
+    MachineIdentity,
+    boot_seconds,
+    process_started_at,
+    this_machine,
+)
 
 NOW = 1_700_000_000.0
-HERE = this_host()
-ELSEWHERE = HostIdentity("another-host", "another-boot")
+HERE = this_machine()
+ELSEWHERE = MachineIdentity("another-host", "another-boot")
 HOUR, MONTH = 3_600.0, 30 * 86_400.0
 
 
@@ -106,14 +111,14 @@ def test_the_default_patience_is_ten_minutes_or_ten_intervals():
 
 
 def test_a_living_process_is_no_proof_of_progress():
-    """A hung agent on this host becomes stale and lost by silence like any other."""
+    """A hung agent on this machine becomes stale and lost by silence like any other."""
     old = {"started_at": NOW - HOUR, "last_heartbeat": NOW - 60}
     assert judge(agent(**old), None, NOW, HERE).verdict == "stale"
     assert judge(agent(), None, NOW, HERE).verdict == "alive"
 
 
 def test_a_process_that_is_gone_is_lost_at_once(gone):
-    """On its own host a vanished process needs no silence, even while it waits."""
+    """On its own machine a vanished process needs no silence, even while it waits."""
     pid, mark = gone
     for phase in ("working", "in_tool", "waiting"):
         verdict = judge(agent(pid=pid, pid_started_at=mark, phase=phase), NOW, NOW, HERE)
@@ -154,11 +159,11 @@ def test_out_of_descriptors_nobody_is_lost(gone):
     assert (mark, verdict, late) == ("unknown", "alive", None)
 
 
-@pytest.mark.parametrize("host", [{"hostname": "elsewhere"}, {"boot_id": "earlier"}], ids=str)
-def test_a_pid_means_nothing_on_another_host_or_boot(host, gone):
+@pytest.mark.parametrize("machine", [{"hostname": "elsewhere"}, {"boot_id": "earlier"}], ids=str)
+def test_a_pid_means_nothing_on_another_machine_or_boot(machine, gone):
     """There only silence counts."""
     pid, mark = gone
-    record = agent(pid=pid, pid_started_at=mark, **host)
+    record = agent(pid=pid, pid_started_at=mark, **machine)
     assert judge(record, NOW, NOW, HERE).verdict == "alive"
     assert judge(record, NOW, NOW + 700, HERE).verdict == "lost"
 
@@ -267,15 +272,15 @@ def test_this_process_runs_and_impossible_ones_do_not():
     st.sampled_from([None, process_started_at(os.getpid()), "1", "unknown"]),
     st.sampled_from([None, os.getpid(), 2**30]),
 )
-def test_who_is_beating_is_alive(saved, age, interval, lost, phase, host, mark, pid):
+def test_who_is_beating_is_alive(saved, age, interval, lost, phase, machine, mark, pid):
     """The cheap question never says yes where the judge would not."""
     record = agent(
         heartbeat_interval_seconds=interval,
         last_heartbeat=NOW - saved,
         lost_after_seconds=lost,
         phase=phase,
-        hostname=host.hostname,
-        boot_id=host.boot_id,
+        hostname=machine.hostname,
+        boot_id=machine.boot_id,
         pid_started_at=mark,
         pid=pid,
     )

@@ -22,7 +22,7 @@ from ultramon.state.agent_rows import summarize
 from ultramon.state.event_words import event_words
 from ultramon.state.observed import observe
 from ultramon.state.usage_percent import percent_down, usage_percent, whole_percent
-from ultramon.system.processes import this_host
+from ultramon.system.processes import this_machine
 from ultramon.testing.clock import START
 from ultramon.web.pages import fleet
 
@@ -73,7 +73,7 @@ def test_a_chart_draws_a_rung_at_its_deciding_token(near, rounds, tokens_left):
 def shown_by_every_face(stored, record):
     """What each face says of an agent, by the face."""
     now = START + 2
-    one = observe(record, now, now, this_host())
+    one = observe(record, now, now, this_machine())
     look = agent_table.Look(is_wide=False, ascii_only=False)
     snapshot = take_snapshot(StoredAgent(record.agent_id, record, now, None), None)
     decision = decide(None, record, None)

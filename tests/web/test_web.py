@@ -15,7 +15,7 @@ from ultramon.backends.local.backend import LocalBackend
 from ultramon.notices.message import Draft
 from ultramon.state.event_words import EVENT_TYPES
 from ultramon.state.record import encode_state
-from ultramon.system.processes import this_host
+from ultramon.system.processes import this_machine
 from ultramon.system.wording import field, moment
 from ultramon.testing import FakeClock, make_record, simulate
 from ultramon.testing.clock import START
@@ -297,7 +297,7 @@ def test_what_agents_wrote_stays_text(serving, make, clock, backend, text):
     # Another program may have written the state: only there these fields hold any text.
     planted = make_record("planted", run=text, cwd=f"/home/{text}", model=text, phase=text)
     backend.start_agent(
-        "planted", lambda *_: (planted, []), takeover=False, now=clock.now(), host=this_host()
+        "planted", lambda *_: (planted, []), takeover=False, now=clock.now(), machine=this_machine()
     )
     letter = text.encode("utf-8", "replace").decode()
     backend.queue.queue_message(Draft("boss", letter, sender="victim"), now=clock.now())

@@ -23,7 +23,7 @@ from ultramon.state.usage_percent import usage_ratio, whole_percent
 from ultramon.system import compact_json
 from ultramon.system.files import read_shared_file
 from ultramon.system.ids import check_agent_id
-from ultramon.system.processes import this_host
+from ultramon.system.processes import this_machine
 from ultramon.system.timestamps import parse_time
 
 TYPE_CHECKING = False
@@ -135,7 +135,7 @@ def read_state(state_directory: str, session: str, now: float) -> Reading | None
     except AgentNotFoundError:
         return None
     reading = Reading(record, states.file(session))
-    life = judge(record, states.heartbeat_at(session), now, this_host())
+    life = judge(record, states.heartbeat_at(session), now, this_machine())
     ratio = usage_ratio(record)
     if life.verdict == ENDED:
         reading.problem = f"the agent has ended: {life.reason}"

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from ultramon.errors import StateError, UltramonError
     from ultramon.state.history import HistoryPoint
     from ultramon.state.record import StateRecord
-    from ultramon.system.processes import HostIdentity
+    from ultramon.system.processes import MachineIdentity
 
     Build = Callable[[StateRecord | None, int], tuple[StateRecord, list[dict[str, Any]]]]
     Follow = Callable[[list[dict[str, Any]]], list[dict[str, Any]]]
@@ -110,7 +110,7 @@ class Backend(Protocol):
     """
 
     def start_agent(
-        self, agent_id: str, build: Build, *, takeover: bool, now: float, host: HostIdentity
+        self, agent_id: str, build: Build, *, takeover: bool, now: float, machine: MachineIdentity
     ) -> bool:
         """Give an agent to a new owner and store its first state, as one step.
 
@@ -125,7 +125,7 @@ class Backend(Protocol):
                 may call it again, if the agent was not new after all: the last result counts.
             takeover: Take the agent even from an owner that provably lives.
             now: Epoch seconds.
-            host: Of the caller, to judge whether the present owner lives.
+            machine: Of the caller, to judge whether the present owner lives.
 
         Returns:
             Whether the events are stored, as for `record`.
@@ -333,7 +333,7 @@ class Backend(Protocol):
             successor_id: The agent that is to continue it.
             now: Epoch seconds.
             claimant: The claiming process, by `ultramon.backends.lease_holder.name_holder`; None =
-                unknown, e.g. on a host without ultramon.
+                unknown, e.g. on a machine without ultramon.
         """
 
     def pending_claims(self) -> list[Claim]:
@@ -361,7 +361,7 @@ class Backend(Protocol):
         agents_before: float,
         events_before: float,
         now: float,
-        host: HostIdentity,
+        machine: MachineIdentity,
         dry_run: bool,
     ) -> list[str]:
         """Delete ended and lost agents, and events, from before a time.
@@ -375,7 +375,7 @@ class Backend(Protocol):
                 also its last beat, are older.
             events_before: Epoch seconds.
             now: Epoch seconds.
-            host: Of the caller, to judge whether an agent lives.
+            machine: Of the caller, to judge whether an agent lives.
             dry_run: Delete nothing.
 
         Returns:

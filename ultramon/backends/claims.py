@@ -30,9 +30,9 @@ def release_abandoned(
 ) -> None:
     """Release the pending claims of successors that will not begin any more.
 
-    These are the claims of ended processes of this host, of agents whose processes ended, and those
-    pending for ten minutes. ``handoff_ready`` is stored again for each, with the same handoff, and
-    once however many callers release.
+    These are the claims of ended processes of this machine, of agents whose processes ended, and
+    those pending for ten minutes. ``handoff_ready`` is stored again for each, with the same
+    handoff, and once however many callers release.
 
     Args:
         backend: Where the claims are.

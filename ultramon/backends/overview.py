@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
     from ultramon.backends.base import StoredAgent
-    from ultramon.system.processes import HostIdentity
+    from ultramon.system.processes import MachineIdentity
 
 
 class Page(NamedTuple):
@@ -37,7 +37,7 @@ class Overview(Protocol):
         run: str | None,
         *,
         now: float,
-        host: HostIdentity,
+        machine: MachineIdentity,
         limit: int | None = None,
         skip: int = 0,
         include_ended: bool = False,
@@ -52,7 +52,7 @@ class Overview(Protocol):
         Args:
             run: Only agents of this run; None = of all runs.
             now: Epoch seconds.
-            host: Of the caller, whose processes it can see.
+            machine: Of the caller, whose processes it can see.
             limit: At most so many agents; None = all.
             skip: Leave out so many in front.
             include_ended: Whether ended agents are among them; they are counted in any case.

@@ -62,8 +62,8 @@ class Queue(Protocol):
 
         Returns:
             Its id, or that of the message that has the dedupe key; None when it was refused. A
-            store on another host that does not answer gives 0: the message waits on this host,
-            durably, until it does.
+            store on another machine that does not answer gives 0: the message waits here, durably,
+            until it does.
 
         Raises:
             InvalidAgentIdError: Recipient or sender is no agent id.
@@ -131,9 +131,9 @@ class Queue(Protocol):
         Messages of other senders, of other categories and of none stay.
 
         Returns:
-            What was found in the store. A store on another host that does not answer gives zeros:
-            the cancel waits on this host, in line with its messages. What hosts kept before a
-            cancel is dropped when it arrives, and not counted.
+            What was found in the store. A store on another machine that does not answer gives
+            zeros: the cancel waits here, in line with its messages. What hosts kept before
+            a cancel is dropped when it arrives, and not counted.
 
         Raises:
             StateWriteError: The store refused; nothing was cancelled.

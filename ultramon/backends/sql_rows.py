@@ -124,7 +124,7 @@ class SqlRows:
 
     Args:
         connection: Within a transaction.
-        to_store: Returns a time of this host's clock by that of the database.
+        to_store: Returns a time of this machine's clock by that of the database.
         from_store: The reverse.
     """
 

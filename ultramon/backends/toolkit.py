@@ -14,14 +14,14 @@ from ultramon.state.liveness import ALIVE, ENDED, LOST, judge, needs_heartbeat
 from ultramon.state.observed import ObservedAgent, Unreadable, observe
 from ultramon.system import compact_json
 from ultramon.system.ids import check_agent_id
-from ultramon.system.processes import process_started_at, this_host
+from ultramon.system.processes import process_started_at, this_machine
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping
 
     from ultramon.backends.base import StoredAgent
     from ultramon.state.record import StateRecord
-    from ultramon.system.processes import HostIdentity
+    from ultramon.system.processes import MachineIdentity
 
 _log = logging.getLogger("ultramon.backend")
 
@@ -188,7 +188,7 @@ def observe_stored(
     agents: Iterable[StoredAgent], now: float, *, whole: bool = True
 ) -> Iterator[ObservedAgent | Unreadable]:
     """Judge stored agents as of now; see `ultramon.state.observed.observe`."""
-    host = this_host()
+    machine = this_machine()
     # Thousands of agents may live in one process.
     started_at = cache(process_started_at)
     for agent in agents:
@@ -196,7 +196,7 @@ def observe_stored(
             yield Unreadable(agent.agent_id, str(agent.problem))
         else:
             yield observe(
-                agent.record, agent.heartbeat_at, now, host, whole=whole, started_at=started_at
+                agent.record, agent.heartbeat_at, now, machine, whole=whole, started_at=started_at
             )
 
 
@@ -207,16 +207,16 @@ def judge_stored(
 
     See `observe_stored`; as much is checked as without ``whole``.
     """
-    host, started_at = this_host(), cache(process_started_at)
+    machine, started_at = this_machine(), cache(process_started_at)
     for agent in agents:
         record = agent.record
         if record is None:
             yield Unreadable(agent.agent_id, str(agent.problem))
             continue
-        one = observe(record, None, now, host, whole=False, started_at=started_at)
+        one = observe(record, None, now, machine, whole=False, started_at=started_at)
         if isinstance(one, ObservedAgent) and needs_heartbeat(record, one.liveness):
             beat = heartbeats.get(agent.agent_id)
-            one = observe(record, beat, now, host, whole=False, started_at=started_at)
+            one = observe(record, beat, now, machine, whole=False, started_at=started_at)
         yield one
 
 
@@ -245,7 +245,7 @@ def load_permitted(
 
 
 def refuse_living(
-    stored: StateRecord, heartbeat_at: float | None, now: float, host: HostIdentity
+    stored: StateRecord, heartbeat_at: float | None, now: float, machine: MachineIdentity
 ) -> None:
     """Refuse to start an agent whose owner provably lives.
 
@@ -253,12 +253,12 @@ def refuse_living(
         stored: The agent's state.
         heartbeat_at: Its last beat, epoch seconds.
         now: Epoch seconds.
-        host: Of the caller.
+        machine: Of the caller.
 
     Raises:
         AgentAlreadyRunningError: It does.
     """
-    if judge(stored, heartbeat_at, now, host).verdict == ALIVE:
+    if judge(stored, heartbeat_at, now, machine).verdict == ALIVE:
         raise AgentAlreadyRunningError(
             stored.agent_id, stored.pid or 0, stored.hostname, stored.run
         )
@@ -273,17 +273,17 @@ def has_ended(agent: StoredAgent, now: float) -> bool:
     """
     if agent.record is None:
         return False
-    return judge(agent.record, agent.heartbeat_at, now, this_host()).verdict in (ENDED, LOST)
+    return judge(agent.record, agent.heartbeat_at, now, this_machine()).verdict in (ENDED, LOST)
 
 
-def is_over(agent: StoredAgent, before: float, now: float, host: HostIdentity) -> bool:
+def is_over(agent: StoredAgent, before: float, now: float, machine: MachineIdentity) -> bool:
     """Return whether an agent has ended or is lost, and nothing was heard of it since a time.
 
     Args:
         agent: As it is stored now; one that cannot be read is not over.
         before: Epoch seconds.
         now: Epoch seconds.
-        host: Of the caller, to judge whether the agent lives.
+        machine: Of the caller, to judge whether the agent lives.
     """
     record = agent.record
     if record is None or record.last_activity >= before:
@@ -291,7 +291,7 @@ def is_over(agent: StoredAgent, before: float, now: float, host: HostIdentity) -
     if not record.active:
         return True
     try:
-        liveness = judge(record, agent.heartbeat_at, now, host)
+        liveness = judge(record, agent.heartbeat_at, now, machine)
     except ArithmeticError:
         return False  # its numbers are none that an agent ever had
     return liveness.verdict == LOST and liveness.last_heartbeat_at < before

@@ -23,7 +23,7 @@ from ultramon.state.observed import (
 )
 from ultramon.state.record import FIELD_NAMES, StateRecord
 from ultramon.system.clock import SYSTEM_CLOCK
-from ultramon.system.processes import this_host
+from ultramon.system.processes import this_machine
 from ultramon.system.timestamps import parse_time
 
 if TYPE_CHECKING:
@@ -202,7 +202,7 @@ class PagedAgentList(AgentList):
         page = self._overview.page(
             self._run,
             now=SYSTEM_CLOCK.now(),
-            host=this_host(),
+            machine=this_machine(),
             limit=limit,
             include_ended=self._show_all,
         )
@@ -278,4 +278,4 @@ def _life_in_journal(started: dict[str, Any], ended: dict[str, Any]) -> Observed
         tokens_source="unknown",
         action="none",
     )
-    return ObservedAgent(record, judge(record, None, at, this_host()))
+    return ObservedAgent(record, judge(record, None, at, this_machine()))

@@ -49,7 +49,7 @@ def explain_stored(
     from ultramon.state.liveness import judge
     from ultramon.state.observed import ObservedAgent
     from ultramon.system.clock import SYSTEM_CLOCK
-    from ultramon.system.processes import this_host
+    from ultramon.system.processes import this_machine
 
     record = stored.record
     if record is None:
@@ -61,7 +61,7 @@ def explain_stored(
         for name in record.__slots__:
             setattr(record, name, sanitize_values(getattr(record, name)))
     try:
-        verdict = judge(record, stored.heartbeat_at, now, this_host())
+        verdict = judge(record, stored.heartbeat_at, now, this_machine())
         liveness = BlindSessions().mark(ObservedAgent(record, verdict), now).liveness
         return explain(
             record,
@@ -110,10 +110,10 @@ def _pins(
 
 
 def _session_tokens_left(host: Host | None, record: StateRecord, memory: HookMemory) -> int | None:
-    """Return the token budget left by the client's transcript, None if it is not on this host."""
-    from ultramon.system.processes import this_host
+    """Return the token budget left by the host's transcript, None if it is not on this machine."""
+    from ultramon.system.processes import this_machine
 
-    if host is None or record.hostname != this_host().hostname:
+    if host is None or record.hostname != this_machine().hostname:
         return None
     path = memory.transcript_path
     return None if path is None else host.transcripts.read_token_budget(path)

@@ -10,7 +10,7 @@ from ultramon.cli.caller import own_ids
 from ultramon.cli.exit_codes import NoCaller
 from ultramon.cli.selection import find_agent_id
 from ultramon.errors import AgentNotFoundError, InvalidAgentIdError, StateError
-from ultramon.system.processes import ancestors, this_host
+from ultramon.system.processes import ancestors, this_machine
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -99,15 +99,15 @@ class CallerFinder:
         return max(self._sessions_of(processes), key=lambda one: one.last_activity, default=found)
 
     def _sessions_of(self, processes: Processes) -> Iterator[StateRecord]:
-        host = this_host()
+        machine = this_machine()
         for stored in self._backend.list_agents():
             record = stored.record
             if (
                 record is not None
                 and record.active
                 and record.agent_id == record.session_id
-                and record.boot_id == host.boot_id
-                and record.hostname == host.hostname
+                and record.boot_id == machine.boot_id
+                and record.hostname == machine.hostname
                 and (record.pid, record.pid_started_at) in processes
             ):
                 yield record

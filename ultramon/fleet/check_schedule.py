@@ -11,21 +11,21 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
     from ultramon.state.record import StateRecord
-    from ultramon.system.processes import HostIdentity
+    from ultramon.system.processes import MachineIdentity
 
 
 class CheckSchedule:
     """Remembers when each agent's next liveness check is due.
 
     A check is due when the last heartbeat grows old or the state changes. Agents whose process can
-    be inspected from this host are due every time: they may vanish at any moment.
+    be inspected from this machine are due every time: they may vanish at any moment.
 
     Args:
-        host: This host.
+        machine: This machine.
     """
 
-    def __init__(self, host: HostIdentity) -> None:
-        self._host = host
+    def __init__(self, machine: MachineIdentity) -> None:
+        self._machine = machine
         self._near: set[str] = set()
         self._late: set[str] = set()
         self._until: dict[str, float] = {}
@@ -80,11 +80,11 @@ class CheckSchedule:
     def _beats_until(
         self, record: StateRecord, heartbeats: Mapping[str, float], now: float
     ) -> float | None:
-        until = beats_until(record, None, now, self._host)
+        until = beats_until(record, None, now, self._machine)
         if until is None or until >= now:
             return until
         # Where the state is fresh, a later heartbeat is looked up when it is needed.
-        return beats_until(record, heartbeats.get(record.agent_id), now, self._host)
+        return beats_until(record, heartbeats.get(record.agent_id), now, self._machine)
 
     def _forget(self, agent_id: str) -> None:
         self._near.discard(agent_id)

@@ -151,7 +151,7 @@ class Deliveries:
         while self.may_rest():
             self.stopping.wait(CHANGE_CHECK_SECONDS)
 
-    def complain(self, error: StateError) -> None:
+    def log_refusal(self, error: StateError) -> None:
         """Log that the store refuses, once until it refuses for another reason."""
         if str(error) != self._trouble:
             self._trouble = str(error)
@@ -340,7 +340,7 @@ class Watch:
                 try:
                     yield from deliveries.step(acknowledge_all=self.acknowledge_all)
                 except StateError as error:
-                    deliveries.complain(error)
+                    deliveries.log_refusal(error)
                 deliveries.wait()
                 if deliveries.stopping.is_set():
                     return
@@ -355,7 +355,7 @@ class Watch:
                     async for event in deliveries.step_async(acknowledge_all=self.acknowledge_all):
                         yield event
                 except StateError as error:
-                    deliveries.complain(error)
+                    deliveries.log_refusal(error)
                 while deliveries.may_rest():
                     await asyncio.sleep(CHANGE_CHECK_SECONDS)
                 if deliveries.stopping.is_set():

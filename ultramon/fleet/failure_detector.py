@@ -18,7 +18,7 @@ from ultramon.handoff import HandoffRecord
 from ultramon.state.liveness import ALIVE, ENDED, LOST, LOST_AFTER_SECONDS, STALE, is_beating, judge
 from ultramon.state.models import is_whole, state_of
 from ultramon.state.record import StateRecord
-from ultramon.system.processes import process_started_at, this_host
+from ultramon.system.processes import process_started_at, this_machine
 from ultramon.system.timestamps import format_time, parse_time
 
 if TYPE_CHECKING:
@@ -85,8 +85,8 @@ class FailureDetector:
         self._run = run
         self._clock = clock
         self._max_idle = max_generations_without_progress
-        self._host = this_host()
-        self._schedule = CheckSchedule(self._host)
+        self._machine = this_machine()
+        self._schedule = CheckSchedule(self._machine)
         self._looked_at: tuple[float, float] | None = None
         self._jumped_at: float | None = None
         self._gone: set[tuple[str, int]] = set()
@@ -122,15 +122,15 @@ class FailureDetector:
         events: list[dict[str, Any]] = []
         # Thousands of agents may live in one process.
         started_at = cache(process_started_at)
-        heartbeats, host = agents.heartbeats, self._host
+        heartbeats, machine = agents.heartbeats, self._machine
         noted = {*self.memory["lives"], *self.memory["returning"], *agents.processes.ended_agents}
         near = self._schedule.due(records, heartbeats, agents.take_changed(), now)
         silent = [
             agent_id
             for agent_id in near
             if (record := records.get(agent_id)) is not None
-            and not is_beating(record, None, now, host, started_at)
-            and not is_beating(record, heartbeats.get(agent_id), now, host, started_at)
+            and not is_beating(record, None, now, machine, started_at)
+            and not is_beating(record, heartbeats.get(agent_id), now, machine, started_at)
         ]
         for agent_id in sorted(noted.union(silent)):
             record = records.get(agent_id)
@@ -207,7 +207,7 @@ class FailureDetector:
         started_at: Callable[[int], str | None],
     ) -> dict[str, Any] | None:
         beat_at = agents.heartbeats.get(record.agent_id)
-        liveness = judge(record, beat_at, self._clock.now(), self._host, started_at)
+        liveness = judge(record, beat_at, self._clock.now(), self._machine, started_at)
         verdict, reason = liveness.verdict, liveness.reason
         life = self._life(record)
         before = ALIVE if life is None else life["verdict"]
@@ -358,7 +358,7 @@ class FailureDetector:
         record = agents.records.get(event.agent_id)
         if record is None or not record.active or record.generation != event.generation:
             return False
-        if not judge(record, None, self._clock.now(), self._host).is_gone:
+        if not judge(record, None, self._clock.now(), self._machine).is_gone:
             return False
         last = agents.state_after(event)
         return last is not None and last.active and last.generation == record.generation

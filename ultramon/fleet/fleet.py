@@ -26,7 +26,7 @@ from ultramon.state.models import AgentState, state_of
 from ultramon.system.clock import SYSTEM_CLOCK
 from ultramon.system.environment import disabled, given_or_named, is_on
 from ultramon.system.ids import check_agent_id, random_hex
-from ultramon.system.processes import this_host
+from ultramon.system.processes import this_machine
 from ultramon.system.timestamps import format_time
 
 if TYPE_CHECKING:
@@ -257,11 +257,11 @@ class Fleet:
 
     def get_stale(self) -> list[AgentState]:
         """Return the agents of the run whose heartbeat is overdue."""
-        now, host = self._clock.now(), this_host()
+        now, machine = self._clock.now(), this_machine()
 
         def is_stale(record: StateRecord) -> bool:
             beat = self._agents.heartbeats.get(record.agent_id)
-            return judge(record, beat, now, host).verdict == STALE
+            return judge(record, beat, now, machine).verdict == STALE
 
         return self._states(is_stale)
 

@@ -62,7 +62,7 @@ class Closing:
     killed: bool
     progress: bool
     begun: list[str]
-    blamed: list[str]
+    charged: list[str]
     killed_outside: list[str]
 
     @classmethod
@@ -86,7 +86,7 @@ class Closing:
             "killed": self.killed,
             "progress": self.progress,
             "begun": self.begun,
-            "blamed": self.blamed,
+            "blamed": self.charged,
             "killedOutside": self.killed_outside,
         }
 

@@ -16,7 +16,7 @@ from ultramon.state.models import Model, utc
 from ultramon.state.record import StateRecord
 from ultramon.state.usage_percent import percent_down, usage_ratio, whole_percent
 from ultramon.system.clock import SYSTEM_CLOCK
-from ultramon.system.processes import this_host
+from ultramon.system.processes import this_machine
 from ultramon.system.timestamps import parse_time
 
 if TYPE_CHECKING:
@@ -46,7 +46,7 @@ def take_snapshot(
     record = stored.record
     if record is None:
         raise stored.problem or AgentNotFoundError(stored.agent_id)
-    verdict = judge(record, stored.heartbeat_at, clock.now(), this_host()).verdict
+    verdict = judge(record, stored.heartbeat_at, clock.now(), this_machine()).verdict
     ladder, source = _ladder(record, registration)
     rounds = ladder is not None and ladder.round_percent
     measured_at = record.measured_at

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 from ultramon.errors import ConfigurationError, StateError
 from ultramon.state.liveness import ALIVE, STALE, Liveness
 from ultramon.state.record import SDK_HOST, host_memory
-from ultramon.system.processes import this_host
+from ultramon.system.processes import this_machine
 from ultramon.system.timestamps import clock_time
 
 if TYPE_CHECKING:
@@ -35,7 +35,7 @@ class BlindSessions:
     """
 
     def __init__(self) -> None:
-        self._hostname = this_host().hostname  # to ask costs more than the rest of a mark
+        self._hostname = this_machine().hostname  # to ask costs more than the rest of a mark
         self._known: dict[str, tuple[object, float | None]] = {}
 
     def mark(self, one: ObservedAgent, now: float) -> ObservedAgent:
@@ -84,7 +84,7 @@ def find_blind(record: StateRecord, now: float) -> float | None:
         record: The agent's state.
         now: Epoch seconds.
     """
-    if not record.active or not _may_be_blind(record, now, this_host().hostname):
+    if not record.active or not _may_be_blind(record, now, this_machine().hostname):
         return None
     path = _transcript_of(record)
     if path is None:

@@ -14,7 +14,7 @@ from ultramon.errors import ConfigurationError, StateError
 from ultramon.hosts.transcripts.records import LastReading
 from ultramon.state.liveness import CLOCK_SKEW_SECONDS, judge
 from ultramon.state.record import host_memory
-from ultramon.system.processes import this_host
+from ultramon.system.processes import this_machine
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -79,7 +79,7 @@ class GoneSessions:
 
 
 def _is_gone(record: StateRecord) -> bool:
-    return record.active and judge(record, None, 0.0, this_host()).is_gone
+    return record.active and judge(record, None, 0.0, this_machine()).is_gone
 
 
 def end_session(directory: str, record: StateRecord) -> bool:

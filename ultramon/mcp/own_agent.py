@@ -26,7 +26,7 @@ from ultramon.state.observed import Unreadable, observe
 from ultramon.state.runway import Runway
 from ultramon.state.usage_percent import percent_down
 from ultramon.system.ids import check_agent_id
-from ultramon.system.processes import this_host
+from ultramon.system.processes import this_machine
 from ultramon.system.terminal_text import sanitize
 
 if TYPE_CHECKING:
@@ -85,7 +85,7 @@ class OwnAgent:
         """
         record, heartbeat_at = self._load(agent_id)
         now = self._clock.now()
-        liveness = judge(record, heartbeat_at, now, this_host())
+        liveness = judge(record, heartbeat_at, now, this_machine())
         resolved = Ladder.from_json(record.ladder).resolve(record.context_limit)
         tokens, limit, measured_at = known_tokens(record), record.context_limit, record.measured_at
         ratio = record.usage_ratio if measured_at is not None else None
@@ -127,7 +127,7 @@ class OwnAgent:
             InvalidAgentIdError, AgentNotFoundError, NotPermittedError, StateError: As `status`.
         """
         record, heartbeat_at = self._load(agent_id)
-        one = observe(record, heartbeat_at, self._clock.now(), this_host())
+        one = observe(record, heartbeat_at, self._clock.now(), this_machine())
         if isinstance(one, Unreadable):
             raise StateError(record.agent_id, one.reason)
         return one.to_json()

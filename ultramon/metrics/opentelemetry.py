@@ -89,7 +89,7 @@ class _Exporter:
         from opentelemetry.metrics import get_meter
 
         self._sources: dict[tuple[str, str | None], list[MetricsSource]] = {}
-        self._complaint = ""
+        self._last_problem = ""
         meter = get_meter("ultramon", __version__, meter_provider=provider)
         for metric in METRICS:
             make = (
@@ -135,11 +135,11 @@ class _Exporter:
         try:
             found = source.collect()[metric]
         except StateError as error:
-            if str(error) != self._complaint:
-                self._complaint = str(error)
+            if str(error) != self._last_problem:
+                self._last_problem = str(error)
                 _log.warning("no metrics for now: %s", error)
             return {}
-        self._complaint = ""
+        self._last_problem = ""
         return found
 
 

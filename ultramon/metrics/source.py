@@ -33,7 +33,7 @@ from ultramon.state.observed import Unreadable, observe
 from ultramon.state.runway import Runway
 from ultramon.state.usage_percent import usage_ratio
 from ultramon.system.clock import SYSTEM_CLOCK
-from ultramon.system.processes import process_started_at, this_host
+from ultramon.system.processes import process_started_at, this_machine
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -183,7 +183,7 @@ class MetricsSource:
         self, samples: Samples, heartbeats: Mapping[str, float], now: float
     ) -> list[ObservedAgent]:
         """Count the agents by lifecycle; return the active ones."""
-        host, started_at = this_host(), cache(process_started_at)
+        machine, started_at = this_machine(), cache(process_started_at)
         active, counts = [], Counter[tuple[str, ...]]()
         for agent_id, (labels, settled, record, _) in self._known.items():
             lifecycle = settled
@@ -192,7 +192,7 @@ class MetricsSource:
                     record,
                     heartbeats.get(agent_id),
                     now,
-                    host,
+                    machine,
                     whole=False,
                     started_at=started_at,
                 )

@@ -31,7 +31,7 @@ from ultramon.state.record import TOLD, StateRecord
 from ultramon.system.clock import SYSTEM_CLOCK
 from ultramon.system.environment import disabled, given_or_named
 from ultramon.system.ids import generate_agent_id, random_hex
-from ultramon.system.processes import this_host
+from ultramon.system.processes import this_machine
 from ultramon.system.settings import did_you_mean
 
 if TYPE_CHECKING:
@@ -803,7 +803,7 @@ class ContextMonitor:
 
         record = self._session.state.snapshot()
         now = self._session.clock.now()
-        return explain(record, judge(record, now, now, this_host()), now)
+        return explain(record, judge(record, now, now, this_machine()), now)
 
     def _count(self, name: str, value: int | None) -> int:
         if value is None:

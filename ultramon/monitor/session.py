@@ -116,7 +116,7 @@ class Session:
         record.cwd = working_directory()
         record.pid = os.getpid()
         record.pid_started_at = process_started_at(record.pid)
-        record.boot_id, record.hostname = self.writer.host.boot_id, self.writer.host.hostname
+        record.boot_id, record.hostname = self.writer.machine.boot_id, self.writer.machine.hostname
 
     def start(self) -> None:
         """Claim the handoff, take the agent, register its notices; see `ContextMonitor.start`."""

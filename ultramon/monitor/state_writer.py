@@ -22,7 +22,7 @@ from ultramon.monitor.background import AGENT_WAIT_SECONDS
 from ultramon.monitor.late_models import load_models
 from ultramon.state.record import SETTING_SOURCES
 from ultramon.system.ids import random_hex
-from ultramon.system.processes import this_host
+from ultramon.system.processes import this_machine
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -67,7 +67,7 @@ class StateWriter:
         self.muted = backend is None
         self.save_lock = threading.Lock()
         # Looked up once: later the process may have no descriptor left for it.
-        self.host = this_host()
+        self.machine = this_machine()
         self._state = state
         self._config = state.config
         self._raises = state.config.on_error == "raise"
@@ -431,7 +431,7 @@ class StateWriter:
                 build,
                 takeover=self._takeover,
                 now=self._clock.now(),
-                host=self.host,
+                machine=self.machine,
             )
         except AgentAlreadyRunningError:
             # The state that could not be read a moment ago may be its own after all.

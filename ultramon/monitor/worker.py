@@ -84,7 +84,7 @@ class Worker:
             # A terminal interrupts the whole group; the supervisor then asks for the return.
             self._on_interrupt = signal.signal(signal.SIGINT, signal.SIG_IGN)
         with ExitStack() as undo:
-            undo.callback(self._heed_interrupts)
+            undo.callback(self._restore_interrupts)
             self.monitor.start()
             self._read_journal()
             undo.pop_all()
@@ -107,9 +107,9 @@ class Worker:
                 reason = "threshold_critical" if self._is_full else None
                 monitor.hand_off("error" if kind is not None else reason, notes=self.notes)
             monitor.__exit__(kind, error, traceback)
-        self._heed_interrupts()
+        self._restore_interrupts()
 
-    def _heed_interrupts(self) -> None:
+    def _restore_interrupts(self) -> None:
         if self._on_interrupt is not None:
             signal.signal(signal.SIGINT, self._on_interrupt)
             self._on_interrupt = None

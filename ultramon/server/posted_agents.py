@@ -22,7 +22,7 @@ from ultramon.notices.levels import decide
 from ultramon.state.liveness import OUTCOMES
 from ultramon.state.record import StateRecord
 from ultramon.state.stored_fields import StoredFields
-from ultramon.system.processes import this_host
+from ultramon.system.processes import this_machine
 from ultramon.system.timestamps import format_time
 
 TYPE_CHECKING = False
@@ -130,7 +130,9 @@ class PostedAgents:
             # The process that takes the posts now owns the agents of the one before.
             record = find_record(self._backend, agent_id)
             owned = record is not None and record.host == HOST
-            self._backend.start_agent(agent_id, build, takeover=owned, now=now, host=this_host())
+            self._backend.start_agent(
+                agent_id, build, takeover=owned, now=now, machine=this_machine()
+            )
 
     def finish(self, agent_id: str, outcome: str, now: float) -> bool:
         """End an agent, finally; what is posted about it later is not taken.
@@ -165,7 +167,7 @@ class PostedAgents:
         return True
 
     def _new(self, agent_id: str, now: float, epoch: int) -> StateRecord:
-        host = this_host()
+        machine = this_machine()
         record = StateRecord(
             agent_id,
             host=HOST,
@@ -174,8 +176,8 @@ class PostedAgents:
             epoch=epoch,
             epoch_started_at=now,
             grace_seconds=30.0,
-            boot_id=host.boot_id,
-            hostname=host.hostname,
+            boot_id=machine.boot_id,
+            hostname=machine.hostname,
             tokens_source="estimated",
             limit_source="unknown",
             action="none",

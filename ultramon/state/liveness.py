@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from ultramon.system.processes import (
-    HostIdentity,
+    MachineIdentity,
     boot_seconds,
     is_process_gone,
     process_started_at,
@@ -82,27 +82,29 @@ def longest_silence(
 
 
 def _is_gone(
-    record: StateRecord, host: HostIdentity, started_at: Callable[[int], str | None]
+    record: StateRecord, machine: MachineIdentity, started_at: Callable[[int], str | None]
 ) -> bool:
     """Return whether the process of an agent provably ended."""
-    if record.pid is None or not _is_local(record, host):
+    if record.pid is None or not _is_local(record, machine):
         return False
     return is_process_gone(record.pid, record.pid_started_at, started_at)
 
 
-def _is_local(record: StateRecord, host: HostIdentity) -> bool:
-    return record.hostname == host.hostname and record.boot_id == host.boot_id
+def _is_local(record: StateRecord, machine: MachineIdentity) -> bool:
+    return record.hostname == machine.hostname and record.boot_id == machine.boot_id
 
 
-def _was_before_boot(record: StateRecord, last: float, now: float, host: HostIdentity) -> bool:
+def _was_before_boot(
+    record: StateRecord, last: float, now: float, machine: MachineIdentity
+) -> bool:
     """Return whether an agent was last heard of before its machine was started anew.
 
     A name and boot id cannot tell that from another machine of the same name, so it is no proof.
     """
-    known, boot = (one.boot_id.partition(":")[0] for one in (record, host))
+    known, boot = (one.boot_id.partition(":")[0] for one in (record, machine))
     return (
         record.pid is not None
-        and record.hostname == host.hostname
+        and record.hostname == machine.hostname
         and bool(known and boot)
         and known != boot
         and now - last > boot_seconds()
@@ -113,7 +115,7 @@ def is_beating(
     record: StateRecord,
     heartbeat_at: float | None,
     now: float,
-    host: HostIdentity,
+    machine: MachineIdentity,
     started_at: Callable[[int], str | None] = process_started_at,
 ) -> bool:
     """Return whether an active agent is plainly alive: the cheap check for thousands of agents.
@@ -128,11 +130,11 @@ def is_beating(
     age, limit = now - beat, record.lost_after_seconds
     if age > STALE_AFTER_INTERVALS * interval or (limit is not None and age > limit):
         return False
-    return not _is_gone(record, host, started_at)
+    return not _is_gone(record, machine, started_at)
 
 
 def beats_until(
-    record: StateRecord, heartbeat_at: float | None, now: float, host: HostIdentity
+    record: StateRecord, heartbeat_at: float | None, now: float, machine: MachineIdentity
 ) -> float | None:
     """Return the time until which an active agent is plainly alive, whatever happens.
 
@@ -140,10 +142,10 @@ def beats_until(
 
     Returns:
         Epoch seconds, until which `is_beating` is true. None for an agent that must be checked each
-        time: its process runs on this host, or it has no heartbeat of its own.
+        time: its process runs on this machine, or it has no heartbeat of its own.
     """
     interval, beat = record.heartbeat_interval_seconds, record.last_heartbeat
-    if interval is None or (record.pid is not None and _is_local(record, host)):
+    if interval is None or (record.pid is not None and _is_local(record, machine)):
         return None
     if heartbeat_at is not None and heartbeat_at > beat:
         beat = min(heartbeat_at, now)
@@ -164,7 +166,7 @@ def judge(
     record: StateRecord,
     heartbeat_at: float | None,
     now: float,
-    host: HostIdentity,
+    machine: MachineIdentity,
     started_at: Callable[[int], str | None] = process_started_at,
 ) -> Liveness:
     """Return the verdict about an agent.
@@ -173,7 +175,7 @@ def judge(
         record: The agent's state.
         heartbeat_at: Time of the heartbeat file, epoch seconds; None = no file.
         now: Epoch seconds by the same clock.
-        host: This host: a pid means something only on its own host.
+        machine: This machine: a pid means something only on its own machine.
         started_at: As `process_started_at`; a cached one is faster for many agents.
 
     Returns:
@@ -183,7 +185,7 @@ def judge(
         latter is lost once its machine was started anew.
     """
     # A first heartbeat that never came counts from the start, not from 1970. Otherwise the start is
-    # ignored: it is by the clock of the agent's host, which may be ahead.
+    # ignored: it is by the clock of the agent's machine, which may be ahead.
     last = record.last_heartbeat
     if heartbeat_at and (not last or heartbeat_at > last):
         last = heartbeat_at
@@ -191,15 +193,15 @@ def judge(
     if not record.active:
         return Liveness(ENDED, record.outcome or "ended", last, now, beats=False)
     age = max(0.0, now - last)
-    if _is_gone(record, host, started_at):
+    if _is_gone(record, machine, started_at):
         return Liveness(LOST, f"process {record.pid} is gone", last, now, is_gone=True)
     interval = record.heartbeat_interval_seconds
     if interval is None:
-        if _was_before_boot(record, last, now, host):
+        if _was_before_boot(record, last, now, machine):
             return Liveness(LOST, "the machine was started anew", last, now, beats=False)
         return Liveness(ALIVE, "has no heartbeat of its own", last, now, beats=False)
     # Elsewhere, or before a reboot, only beats can show that a waiting process is still there.
-    if record.phase == "waiting" and (_is_local(record, host) or age <= lost_after(record)):
+    if record.phase == "waiting" and (_is_local(record, machine) or age <= lost_after(record)):
         return Liveness(ALIVE, "waiting", last, now)
     if age > lost_after(record):
         return Liveness(LOST, f"no heartbeat for {age:.0f} s", last, now)

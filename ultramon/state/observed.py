@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
     from ultramon.state.liveness import Liveness
-    from ultramon.system.processes import HostIdentity
+    from ultramon.system.processes import MachineIdentity
 
 
 _RANKS = {"force_return": 1, "prepare_handoff": 2}
@@ -84,7 +84,7 @@ def observe(
     record: StateRecord,
     heartbeat_at: float | None,
     now: float,
-    host: HostIdentity,
+    machine: MachineIdentity,
     *,
     whole: bool = True,
     started_at: Callable[[int], str | None] = process_started_at,
@@ -95,13 +95,13 @@ def observe(
         record: Its state.
         heartbeat_at: Time of its heartbeat file, epoch seconds; None when there is none.
         now: Epoch seconds.
-        host: Where the observer runs.
+        machine: Where the observer runs.
         whole: Check every value; False = only what `ObservedAgent.urgency` needs, for an agent that
             may never be shown. `checked_json` does the rest.
         started_at: As for `judge`.
     """
     try:
-        one = ObservedAgent(record, judge(record, heartbeat_at, now, host, started_at))
+        one = ObservedAgent(record, judge(record, heartbeat_at, now, machine, started_at))
         one.urgency  # noqa: B018
     except _SENSELESS as error:
         return _unreadable(record, error)

@@ -6,7 +6,7 @@ import os
 import time
 from collections import namedtuple
 
-from ultramon.system.processes import boot_seconds, this_host
+from ultramon.system.processes import boot_seconds, this_machine
 
 _TIME_NAMESPACE = "/proc/self/ns/time"
 
@@ -27,7 +27,7 @@ class BootReading(namedtuple("BootReading", "boot_id offset_seconds")):
 
 def read_boot() -> BootReading:
     """Return what the clocks of this machine show."""
-    boot_id = this_host().boot_id.partition(":")[0]
+    boot_id = this_machine().boot_id.partition(":")[0]
     if boot_id:
         try:  # a container may count the seconds since the boot from another start
             boot_id += os.readlink(_TIME_NAMESPACE)[4:]

@@ -35,7 +35,7 @@ def _pid_namespace() -> str:
         return ""
 
 
-class HostIdentity:
+class MachineIdentity:
     """A machine, its boot and its process namespace.
 
     Attributes:
@@ -51,11 +51,11 @@ class HostIdentity:
         self.boot_id = boot_id
 
 
-def this_host() -> HostIdentity:
-    """Return the identity of the host this process runs on."""
+def this_machine() -> MachineIdentity:
+    """Return the identity of the machine this process runs on."""
     hostname = os.uname().nodename if hasattr(os, "uname") else os.environ.get("COMPUTERNAME", "")
     boot_id = (_read_proc("sys/kernel/random/boot_id") or "").strip()
-    return HostIdentity(hostname, boot_id + _pid_namespace()[3:])
+    return MachineIdentity(hostname, boot_id + _pid_namespace()[3:])
 
 
 def working_directory() -> str | None:
@@ -99,7 +99,7 @@ def process_started_at(pid: int) -> str | None:
 def is_process_gone(
     pid: int, known: str | None, started_at: Callable[[int], str | None] = process_started_at
 ) -> bool:
-    """Return whether a process of this host with a known start provably ended."""
+    """Return whether a process of this machine with a known start provably ended."""
     started = started_at(pid)
     if started is None:
         return True

@@ -7,11 +7,11 @@ from typing import TYPE_CHECKING, Any
 
 from ultramon.context.ladder import DEFAULT_LADDER
 from ultramon.state.record import StateRecord
-from ultramon.system.processes import process_started_at, this_host
+from ultramon.system.processes import process_started_at, this_machine
 from ultramon.testing.clock import START
 
 if TYPE_CHECKING:
-    from ultramon.system.processes import HostIdentity
+    from ultramon.system.processes import MachineIdentity
 
 
 def make_record(
@@ -19,7 +19,7 @@ def make_record(
     generation: int = 1,
     *,
     at: float = START,
-    host: HostIdentity | None = None,
+    machine: MachineIdentity | None = None,
     **fields: Any,
 ) -> StateRecord:
     """Return a valid state of an active agent that this process owns.
@@ -28,10 +28,10 @@ def make_record(
         agent_id: The agent.
         generation: Of its owner.
         at: Start, heartbeat and activity, epoch seconds.
-        host: Where the owner runs; None = here. Its process cannot be looked up elsewhere.
+        machine: Where the owner runs; None = here. Its process cannot be looked up elsewhere.
         fields: Attributes of a `StateRecord`, to be other than the defaults here. ``schema`` too.
     """
-    host = host or this_host()
+    machine = machine or this_machine()
     schema = fields.pop("schema", None)
     values: dict[str, Any] = {
         "run": "default",
@@ -46,8 +46,8 @@ def make_record(
         "grace_seconds": 30.0,
         "pid": os.getpid(),
         "pid_started_at": process_started_at(os.getpid()),
-        "boot_id": host.boot_id,
-        "hostname": host.hostname,
+        "boot_id": machine.boot_id,
+        "hostname": machine.hostname,
         "generation": generation,
         "epoch": 1,
         "epoch_started_at": at,

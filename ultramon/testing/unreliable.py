@@ -167,7 +167,7 @@ class UnreliableAgent:
         monitor.start()
         for item in monitor.pending():
             yield
-            if self._heeds(monitor):
+            if self._obeys(monitor):
                 break
             try:
                 yield from self._work(monitor, item)
@@ -187,7 +187,7 @@ class UnreliableAgent:
                 if "suspend" in self.faults and self._chance.random() < 0.1:
                     self._suspended_steps = self._chance.randrange(_SUSPENDED_STEPS)
                 yield
-                if self._heeds(monitor) and (loops or self._chance.random() < 0.2):
+                if self._obeys(monitor) and (loops or self._chance.random() < 0.2):
                     raise _LeftError
             if loops:
                 raise _KilledError
@@ -197,7 +197,7 @@ class UnreliableAgent:
                 self.done.append(item)
         monitor.update_heartbeat()
 
-    def _heeds(self, monitor: ContextMonitor) -> bool:
+    def _obeys(self, monitor: ContextMonitor) -> bool:
         """Return whether it should hand over, and does."""
         action = monitor.get_threshold_action()
         return "deaf" not in self.faults and (action.should_return or action.should_prepare)

@@ -12,7 +12,7 @@ from ultramon.handoff import HandoffRecord
 from ultramon.state.liveness import ENDED, LOST, judge
 from ultramon.state.plan import DONE
 from ultramon.system.clock import SYSTEM_CLOCK
-from ultramon.system.processes import this_host
+from ultramon.system.processes import this_machine
 from ultramon.system.wording import plural
 
 if TYPE_CHECKING:
@@ -84,10 +84,10 @@ class _History:
         self._handoffs: dict[str, tuple[int, HandoffRecord]] = {}
         self._living: dict[str, int] = {}
         died, ledger = [], Ledger()
-        host = this_host()
+        machine = this_machine()
         for agent in stored:
             if agent.record is not None:
-                liveness = judge(agent.record, agent.heartbeat_at, now, host)
+                liveness = judge(agent.record, agent.heartbeat_at, now, machine)
                 owner = (agent.agent_id, agent.record.generation)
                 self._ends[agent.agent_id] = f"{liveness.verdict}: {liveness.reason}"
                 self._note_state(agent.record, lives=liveness.verdict not in (ENDED, LOST))

@@ -20,7 +20,7 @@ from ultramon.state.observed import (
     without_ended,
 )
 from ultramon.system.clock import SYSTEM_CLOCK
-from ultramon.system.processes import this_host
+from ultramon.system.processes import this_machine
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -124,7 +124,9 @@ class AgentReader:
         self, overview: Overview, run: str | None, limit: int, *, with_ended: bool
     ) -> Look:
         now = self._clock.now()
-        page = overview.page(run, now=now, host=this_host(), limit=limit, include_ended=with_ended)
+        page = overview.page(
+            run, now=now, machine=this_machine(), limit=limit, include_ended=with_ended
+        )
         found = list(observe_stored(page.agents, now, whole=False))
         seen, unreadable = sort_observed(found)
         shown, broken = self._check(seen, now)

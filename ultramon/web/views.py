@@ -14,7 +14,7 @@ from ultramon.hosts.blind_sessions import BlindSessions
 from ultramon.state.observed import Unreadable, observe
 from ultramon.state.record import host_memory
 from ultramon.system.clock import SYSTEM_CLOCK
-from ultramon.system.processes import this_host
+from ultramon.system.processes import this_machine
 from ultramon.web.agent_reader import AgentReader, names_of, runs_of
 from ultramon.web.event_reader import EventReader
 from ultramon.web.fillings import FillingReader
@@ -110,7 +110,7 @@ class AgentView:
         record = stored.record
         if record is None:
             raise stored.problem or StateError(self.agent_id, "cannot be read")
-        one = observe(record, stored.heartbeat_at, now, this_host())
+        one = observe(record, stored.heartbeat_at, now, this_machine())
         if isinstance(one, Unreadable):
             raise StateError(one.agent_id, one.reason)
         one = BlindSessions().mark(one, now)

@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     from ultramon.backends.base import Build, Follow
     from ultramon.state.history import HistoryPoint
     from ultramon.state.record import StateRecord
-    from ultramon.system.processes import HostIdentity
+    from ultramon.system.processes import MachineIdentity
 
     Event = dict[str, Any]
 
@@ -182,7 +182,7 @@ class JsonLinesBackend:
             )
 
     def start_agent(
-        self, agent_id: str, build: Build, *, takeover: bool, now: float, host: HostIdentity
+        self, agent_id: str, build: Build, *, takeover: bool, now: float, machine: MachineIdentity
     ) -> bool:
         with self._up_to_date():
             try:
@@ -192,7 +192,7 @@ class JsonLinesBackend:
             if stored is not None:
                 self._check_schema(stored)
                 if not takeover:
-                    refuse_living(stored, self._beats.get(agent_id), now, host)
+                    refuse_living(stored, self._beats.get(agent_id), now, machine)
             record, events = build(stored, 1 if stored is None else stored.generation + 1)
             confirmed = self._confirmed(record)
             self._store(record, events, durable=True, beats={agent_id: now}, claims=confirmed)
@@ -414,14 +414,14 @@ class JsonLinesBackend:
         agents_before: float,
         events_before: float,
         now: float,
-        host: HostIdentity,
+        machine: MachineIdentity,
         dry_run: bool,
     ) -> list[str]:
         with self._up_to_date():
             pruned = []
             for agent_id in sorted(self._states):
                 agent = self._listed(agent_id)
-                if agent is not None and is_over(agent, agents_before, now, host):
+                if agent is not None and is_over(agent, agents_before, now, machine):
                     pruned.append(agent_id)
             if dry_run:
                 return pruned

@@ -13,7 +13,7 @@ from ultramon.backends.local.backend import LocalBackend
 from ultramon.backends.local.state_files import StateDirectory
 from ultramon.errors import AgentAlreadyRunningError, FencedError, StateWriteError
 from ultramon.state.liveness import ALIVE, LOST, STALE, judge
-from ultramon.system.processes import this_host
+from ultramon.system.processes import this_machine
 from ultramon.testing.clock import FakeClock
 
 HOUR = 3600.0
@@ -235,10 +235,10 @@ def test_a_wall_clock_that_jumps_makes_nobody_stale(tmp_path, jump, caplog):
         monitor = create_context_monitor(AGENT, config, backend=backend, clock=clock).start()
         clock.advance(20)
         clock.jump(jump)
-        before = judge(*seen(backend), clock.now(), this_host())
+        before = judge(*seen(backend), clock.now(), this_machine())
         assert before.clock_skew == (jump < 0)
         clock.advance(config.heartbeat_interval_seconds)
-        verdict = judge(*seen(backend), clock.now(), this_host())
+        verdict = judge(*seen(backend), clock.now(), this_machine())
         assert (verdict.verdict, verdict.clock_skew) == (ALIVE, False)
         assert verdict.heartbeat_age_seconds <= config.heartbeat_interval_seconds
         assert monitor.report_usage(input_tokens=900).should_return
@@ -267,11 +267,11 @@ def test_after_a_suspend_the_agent_beats_again_without_a_storm(tmp_path, hours):
     clock.advance(15)
     clock.jump(hours * HOUR)
     agent = backend.load(AGENT)
-    seen = judge(agent.record, agent.heartbeat_at, clock.now(), this_host())
+    seen = judge(agent.record, agent.heartbeat_at, clock.now(), this_machine())
     assert seen.verdict in (STALE, LOST), "silence is all that another process can see"
     clock.advance(15)
     assert len(beats) == 2
     agent = backend.load(AGENT)
-    assert judge(agent.record, agent.heartbeat_at, clock.now(), this_host()).verdict == ALIVE
+    assert judge(agent.record, agent.heartbeat_at, clock.now(), this_machine()).verdict == ALIVE
     monitor.stop()
     backend.close()

@@ -38,7 +38,7 @@ from ultramon.backends.local.queue import JournalQueue
 from ultramon.notices.message import Draft
 from ultramon.notices.texts import CONTEXT
 from ultramon.routing import queue_message
-from ultramon.system.processes import this_host
+from ultramon.system.processes import this_machine
 
 
 def test_nothing_is_looked_for_without_a_flag(session, backend):
@@ -132,7 +132,7 @@ def test_the_flag_goes_with_its_agent(session, backend):
     assert flag(session).exists()
     later = time.time() + 9_999
     assert backend.prune(
-        agents_before=later, events_before=0.0, now=later, host=this_host(), dry_run=False
+        agents_before=later, events_before=0.0, now=later, machine=this_machine(), dry_run=False
     ) == [SESSION]
     assert not flag(session).exists()
 

@@ -38,7 +38,7 @@ def texts(backend, recipient="boss"):
 
 @pytest.mark.parametrize("outage", OUTAGES)
 def test_a_cancel_during_an_outage_reaches_what_waits_before_it(outage, network, backend, direct):
-    """Not what was sent after it, in another category, or by another host meanwhile."""
+    """Not what was sent after it, in another category, or by another machine meanwhile."""
     assert say(direct, "stored before")
     getattr(network, outage)()
     assert say(backend, "kept before") == 0

@@ -28,10 +28,10 @@ from ultramon.notices.message import Draft
 from ultramon.routing import Inbox
 from ultramon.state.liveness import ALIVE, LOST, STALE, judge
 from ultramon.system.clock import SYSTEM_CLOCK
-from ultramon.system.processes import HostIdentity
+from ultramon.system.processes import MachineIdentity
 from ultramon.testing.clock import START
 
-ELSEWHERE = HostIdentity("elsewhere", "another-boot")
+ELSEWHERE = MachineIdentity("elsewhere", "another-boot")
 HOUR = 3_600.0
 SKEWED = TESTS / "helpers" / "skewed_worker.py"
 
@@ -171,7 +171,7 @@ def test_an_answer_that_takes_long_but_goes_on_is_not_given_up(backend):
 
 
 def test_a_lock_that_somebody_holds_is_no_loss(backend, direct):
-    """Who cannot store for that comes again; its event is kept on this host meanwhile."""
+    """Who cannot store for that comes again; its event is kept on this machine meanwhile."""
     record = start(backend)
     record.seq += 1
     with direct.database.transaction() as connection:
@@ -183,7 +183,7 @@ def test_a_lock_that_somebody_holds_is_no_loss(backend, direct):
 
 
 def test_a_right_that_is_missing_loses_nothing(backend, direct, postgres_store, postgres):
-    """It can be granted; until then it is kept on this host."""
+    """It can be granted; until then it is kept on this machine."""
     schema = direct.database.address.schema
     administer(postgres, f"CREATE ROLE {schema} LOGIN")
     url = postgres_store.replace("ultramon@", f"{schema}@")

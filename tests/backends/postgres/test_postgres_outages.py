@@ -156,7 +156,7 @@ def mortal():
 
 @pytest.fixture
 def outlived(mortal, work, tmp_path):
-    """Run two agents of this host that end while the server is stopped; give the store's URL."""
+    """Run two agents of this machine that end while the server is stopped; give the store's URL."""
     url = mortal.url(tmp_path.name)
     with closing(PostgresBackend(url)) as maker:
         migrate(maker.database)
@@ -198,7 +198,7 @@ def test_a_fleet_sees_an_agent_that_ended_during_an_outage_end(outlived):
 
 
 def test_a_start_follows_the_end_that_waited(outlived):
-    """An agent that is begun anew finds its former life completed, on this host at least."""
+    """An agent that is begun anew finds its former life completed, on this machine at least."""
     with closing(PostgresBackend(outlived)) as backend:
         create_context_monitor("early", run="audit", backend=backend).start().stop()
         assert types(backend, "early") == ["agent_started", "agent_stopped"] * 2
@@ -209,9 +209,9 @@ def test_a_check_says_what_waited_and_stores_it(outlived, tmp_path):
     """And the next one that nothing waits any more."""
     here = {"ULTRAMON_STATE_DIR": tmp_path / "state"}
     first, second = (run_process("backend", "check", outlived, **here) for _ in range(2))
-    assert "ok       outbox: stored what waited on this host since " in first.stdout
+    assert "ok       outbox: stored what waited on this machine since " in first.stdout
     assert ": states 2, messages 0" in first.stdout
-    assert "ok       outbox: nothing waits on this host" in second.stdout
+    assert "ok       outbox: nothing waits on this machine" in second.stdout
 
 
 def test_an_agent_whose_end_waits_behind_others_is_not_judged(outlived):
@@ -273,7 +273,7 @@ def test_the_next_item_comes_when_the_last_one_is_stored(away_until_asked_again,
 
 
 def test_a_store_that_stays_away_holds_no_item_back(network, backend, direct):
-    """What is done is kept, here and on this host's disk, and stored when the store is back."""
+    """What is done is kept, here and on this machine's disk, and stored when the store is back."""
     config = ContextConfig(
         context_limit_tokens=10_000, store_timeout_seconds=0.2, save_interval_seconds=0.1
     )

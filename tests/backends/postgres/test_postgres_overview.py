@@ -17,7 +17,7 @@ from ultramon.cli.exit_codes import ExitCode
 from ultramon.cli.selection import find_agent, find_agent_id
 from ultramon.errors import AgentNotFoundError
 from ultramon.state.liveness import judge
-from ultramon.system.processes import this_host
+from ultramon.system.processes import this_machine
 from ultramon.testing import OverviewContract, make_record
 from ultramon.testing.contract.overview import NOW, gone_process, put, random_agent
 
@@ -75,9 +75,9 @@ def test_clocks_that_differ_change_no_verdict(backend, postgres_store, writers, 
     writer.close()
     verdicts = {}
     for agent in backend.list_agents():
-        verdict = judge(agent.record, agent.heartbeat_at, NOW, this_host()).verdict
+        verdict = judge(agent.record, agent.heartbeat_at, NOW, this_machine()).verdict
         verdicts[verdict] = verdicts.get(verdict, 0) + 1
-    counts = backend.overview.page(None, now=NOW, host=this_host()).counts
+    counts = backend.overview.page(None, now=NOW, machine=this_machine()).counts
     assert {verdict: count for verdict, count in counts.items() if count} == verdicts
 
 
@@ -85,7 +85,7 @@ def test_numbers_that_no_agent_ever_had_keep_no_page_from_being_shown(backend):
     """A silence too long for a float is endless in SQL; whoever reads the state learns of it."""
     put(backend, remote("endless", NOW, lost_after_seconds=10**400), NOW - 90_000)
     put(backend, remote("slow", NOW, heartbeat_interval_seconds=10**400), NOW)
-    page = backend.overview.page(None, now=NOW, host=this_host())
+    page = backend.overview.page(None, now=NOW, machine=this_machine())
     assert [(agent.agent_id, agent.record) for agent in page.agents] == [
         ("endless", None),
         ("slow", None),

@@ -15,7 +15,7 @@ from ultramon.errors import SpawnError
 from ultramon.fleet.journal_event import Closing, JournalEvent
 from ultramon.fleet.supervise import supervisor
 from ultramon.fleet.supervise.broken_worker import EarlyEnds, is_refusal
-from ultramon.fleet.supervise.pool import Context
+from ultramon.fleet.supervise.pool import WorkerContext
 from ultramon.state.record import StateRecord
 from ultramon.testing.clock import START
 
@@ -131,7 +131,7 @@ def test_a_spawn_that_can_start_nothing_is_an_error_once(error, fleet, tmp_path)
 def test_an_end_in_good_order_begins_the_count_anew():
     """Three are in a row only without another end between them."""
     ends = EarlyEnds()
-    context = Context("job.1", ["a"], None, "me", None)
+    context = WorkerContext("job.1", ["a"], None, "me", None)
     lost = StateRecord("job.1", run="job", epoch=1).event("agent_lost", at=START, n=0)
     context.end = JournalEvent.of(lost)
     failed = Closing(

@@ -290,7 +290,7 @@ def test_an_item_in_work_at_a_kill_is_repeated_once_it_is_begun_again():
 
 
 def test_a_claim_that_is_rejected_after_its_context_closed_is_put_back():
-    """The item is open again, and its context is blamed; what was verified stays so."""
+    """The item is open again, and an attempt is charged to it; what was verified stays so."""
     journal = Journal(["a", "b"], max_attempts=2)
     pool = journal.pool
     context = journal.assign()
@@ -340,7 +340,7 @@ def test_what_was_in_work_at_an_end_without_a_handover_is_begun_again(end, count
     assert tuple(map(list, found)) == tuple(["a"][:count] for count in counts)
 
 
-def test_an_agent_that_starts_after_its_work_was_put_back_is_a_ghost():
+def test_an_agent_that_starts_after_its_work_was_put_back_is_detached():
     """What the journal says first holds, in both orders."""
     journal = Journal(["a", "b"])
     for number in (1, 2):
@@ -353,7 +353,7 @@ def test_an_agent_that_starts_after_its_work_was_put_back_is_a_ghost():
     journal.note("job.1", "agent_started")
     journal.note("job.2", "agent_started")
     journal.note("job.2", "agent_lost", generation=0, outcome="lost", void=True)
-    assert (late.is_ghost, early.is_ghost) == (True, False)
+    assert (late.is_detached, early.is_detached) == (True, False)
     assert (late.end is None, early.end is None) == (False, True)
 
 

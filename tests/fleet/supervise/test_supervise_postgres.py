@@ -165,7 +165,7 @@ def test_no_lie_is_accepted_across_a_cut_network(
     asked = []
 
     class Elsewhere(Child):
-        """An agent on another host, whose network is not cut."""
+        """An agent on another machine, whose network is not cut."""
 
         def __init__(self, job, _backend, clock):
             super().__init__(job, elsewhere, clock)

@@ -16,7 +16,7 @@ from ultramon.backends.local.backend import LocalBackend
 from ultramon.errors import StateError
 from ultramon.fleet.supervise import children
 from ultramon.handoff import HandoffRecord
-from ultramon.system.processes import HostIdentity
+from ultramon.system.processes import MachineIdentity
 from ultramon.testing import FakeClock, fill
 
 CONFIG = ContextConfig(context_limit_tokens=10_000)
@@ -129,7 +129,7 @@ def test_an_unseen_process_has_ten_minutes_to_become_an_agent(steps):
     """Its orchestrator died on another machine, maybe between its start and the record of it."""
     run = steps([])
     run.fleet.add_items(["a"])
-    elsewhere = name_holder(HostIdentity("elsewhere", "boot:1"))
+    elsewhere = name_holder(MachineIdentity("elsewhere", "boot:1"))
     event = run.fleet._deliveries.assignments.event(
         "job.1", ["a"], 0, number=0, source="fleet:main", at=run.clock.now(), supervisor=elsewhere
     )

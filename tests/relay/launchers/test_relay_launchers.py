@@ -116,7 +116,7 @@ def test_a_prompt_may_hold_any_name(tmp_path, home):
 
 
 def test_the_hooks_of_the_run_warn_the_agent(tmp_path, home):
-    """They are run as the client runs them, beside an installation that stands down."""
+    """They are run as the client runs them, beside an installation that does nothing."""
     session = HookedSession(tmp_path)
     mine = ClaudeCodeLauncher("review", str(session.state), hand_over_note="End the turn then.")
     mine.prepare()
@@ -189,7 +189,7 @@ def test_a_relay_that_enforces_says_so_in_its_own_choices(tmp_path, home):
 
 
 def test_the_hooks_of_a_relay_that_enforces_end_a_context_that_goes_on(tmp_path):
-    """And those of its user's installation, which do not, stand down."""
+    """And those of its user's installation, which do not, do nothing."""
     session = HookedSession(tmp_path)
     session.freeze()
     mine = ClaudeCodeLauncher(

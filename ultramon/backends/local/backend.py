@@ -50,7 +50,7 @@ if TYPE_CHECKING:
     from ultramon.backends.local.state_files import Mark
     from ultramon.state.history import HistoryPoint
     from ultramon.state.record import StateRecord
-    from ultramon.system.processes import HostIdentity
+    from ultramon.system.processes import MachineIdentity
 
 _log = logging.getLogger("ultramon.backend")
 
@@ -80,7 +80,7 @@ class DirectoryBackend(JournalClaims):
         self._swept = False
 
     def start_agent(
-        self, agent_id: str, build: Build, *, takeover: bool, now: float, host: HostIdentity
+        self, agent_id: str, build: Build, *, takeover: bool, now: float, machine: MachineIdentity
     ) -> bool:
         self.directory.prepare()
         if not self._swept:
@@ -100,7 +100,7 @@ class DirectoryBackend(JournalClaims):
             if stored is not None:
                 refuse_newer(stored, self.directory.file(agent_id))
                 if not takeover:
-                    refuse_living(stored, self.directory.heartbeat_at(agent_id), now, host)
+                    refuse_living(stored, self.directory.heartbeat_at(agent_id), now, machine)
             record, events = build(stored, 1 if stored is None else stored.generation + 1)
             is_claimed = self._check_claim(record)
             self.directory.beat(agent_id, now)
@@ -287,17 +287,17 @@ class DirectoryBackend(JournalClaims):
         agents_before: float,
         events_before: float,
         now: float,
-        host: HostIdentity,
+        machine: MachineIdentity,
         dry_run: bool,
     ) -> list[str]:
         pruned = []
         for agent in self.list_agents():
-            if not is_over(agent, agents_before, now, host):
+            if not is_over(agent, agents_before, now, machine):
                 continue
             if not dry_run:
                 with self.directory.locked(agent.agent_id, TOOL_TIMEOUT_SECONDS):
                     # It may have been started again, or have beaten, since it was listed.
-                    if not is_over(self._reread(agent.agent_id), agents_before, now, host):
+                    if not is_over(self._reread(agent.agent_id), agents_before, now, machine):
                         continue
                     self.directory.remove(agent.agent_id)
             pruned.append(agent.agent_id)

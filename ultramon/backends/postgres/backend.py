@@ -47,7 +47,7 @@ if TYPE_CHECKING:
     from ultramon.backends.base import Build, Changes, Follow, StoredAgent
     from ultramon.backends.postgres.connection.database import Connection
     from ultramon.state.record import StateRecord
-    from ultramon.system.processes import HostIdentity
+    from ultramon.system.processes import MachineIdentity
 
 _BATCH = 1_000
 """Events stored in one step at most: a hundred thousand at once would block the others."""
@@ -58,7 +58,7 @@ _STARTED = "agent_started"
 START_TIMEOUT_SECONDS = 1.0
 """How long the start of an agent waits for the database, or for another start of it."""
 DELIVERY_SECONDS = 1.0
-"""How long a look at agents waits for what was kept on this host to be stored."""
+"""How long a look at agents waits for what was kept on this machine to be stored."""
 
 _log = logging.getLogger("ultramon.backend")
 _alive: weakref.WeakSet[PostgresBackend] = weakref.WeakSet()
@@ -131,7 +131,7 @@ class PostgresBackend:
         return longest if self.database.was_connected else None
 
     def deliver_kept(self, within_seconds: float = DELIVERY_SECONDS) -> bool:
-        """Store what processes of this host have kept during an outage, whichever they were.
+        """Store what processes of this machine have kept during an outage, whichever they were.
 
         Every look at agents does so first: one whose end waits here would be taken for lost.
 
@@ -144,24 +144,24 @@ class PostgresBackend:
         return self._sender.deliver(within_seconds)
 
     def is_kept(self, agent_id: str) -> bool:
-        """Return whether a state of an agent waits on this host: it cannot be judged then."""
+        """Return whether a state of an agent waits on this machine: it cannot be judged then."""
         try:
             return self.outbox.may_wait() and bool(self.outbox.states_of(agent_id))
         except StateError as error:
-            _log.info("what may wait on this host cannot be read: %s", error)
+            _log.info("what may wait on this machine cannot be read: %s", error)
             return False
 
     def start_agent(
-        self, agent_id: str, build: Build, *, takeover: bool, now: float, host: HostIdentity
+        self, agent_id: str, build: Build, *, takeover: bool, now: float, machine: MachineIdentity
     ) -> bool:
         """See `Backend.start_agent`; waits a second for a database that does not answer.
 
-        An agent that starts during an outage is kept on this host, and stored from there if its
+        An agent that starts during an outage is kept on this machine, and stored from there if its
         owner ends before it could do that itself; under the same start where that was stored.
         """
         self.deliver_kept()
         try:
-            self._start_agent(agent_id, build, takeover=takeover, now=now, host=host)
+            self._start_agent(agent_id, build, takeover=takeover, now=now, machine=machine)
         except DatabaseAwayError:
             self._keep(*build(None, 0))
             raise
@@ -169,7 +169,7 @@ class PostgresBackend:
         return True
 
     def _start_agent(
-        self, agent_id: str, build: Build, *, takeover: bool, now: float, host: HostIdentity
+        self, agent_id: str, build: Build, *, takeover: bool, now: float, machine: MachineIdentity
     ) -> None:
         if not takeover and self._enter(build, now):
             return
@@ -180,7 +180,7 @@ class PostgresBackend:
             if stored.record is not None:
                 refuse_newer(stored.record, f"{self.url}#{agent_id}")
                 if not takeover:
-                    refuse_living(stored.record, stored.heartbeat_at, now, host)
+                    refuse_living(stored.record, stored.heartbeat_at, now, machine)
             record, events = build(stored.record, generation + 1)
             record.pending = None
             self.claims.confirm(connection, record)
@@ -228,8 +228,8 @@ class PostgresBackend:
     ) -> bool:
         """See `Backend.record`.
 
-        While the database does not answer, events and durable states are kept on this host, and the
-        error is raised all the same, so that the caller retries with its newest state.
+        While the database does not answer, events and durable states are kept on this machine, and
+        the error is raised all the same, so that the caller retries with its newest state.
         """
         [refusal] = self.record_together([Save(record, events, durable)])
         if refusal is not None:
@@ -258,7 +258,7 @@ class PostgresBackend:
         return refusals
 
     def _keep(self, record: StateRecord, events: Sequence[dict[str, Any]]) -> None:
-        """Keep a state on this host, unless it came before with the same events."""
+        """Keep a state on this machine, unless it came before with the same events."""
         keys = {event_key(event) for event in events}
         if keys and keys == self._kept.get(record.agent_id):
             return
@@ -284,8 +284,8 @@ class PostgresBackend:
         try:
             if not self.outbox.may_wait():
                 return
-        except StateError as error:  # this host's disk, not what the caller asks for
-            _log.info("what may wait on this host cannot be read: %s", error)
+        except StateError as error:  # this machine's disk, not what the caller asks for
+            _log.info("what may wait on this machine cannot be read: %s", error)
         self._sender.wake()
 
     def load(self, agent_id: str) -> StoredAgent:
@@ -321,14 +321,14 @@ class PostgresBackend:
         agents_before: float,
         events_before: float,
         now: float,
-        host: HostIdentity,
+        machine: MachineIdentity,
         dry_run: bool,
     ) -> list[str]:
         pruned = [
             agent.agent_id
             for agent in self.list_agents()
-            if is_over(agent, agents_before, now, host)
-            and (dry_run or self._prune_agent(agent.agent_id, agents_before, now, host))
+            if is_over(agent, agents_before, now, machine)
+            and (dry_run or self._prune_agent(agent.agent_id, agents_before, now, machine))
         ]
         if not dry_run:
             with self.database.transaction(silence_seconds=LONG_SILENCE_SECONDS) as connection:
@@ -337,11 +337,13 @@ class PostgresBackend:
                 self.states.forget_deleted(connection, now)
         return pruned
 
-    def _prune_agent(self, agent_id: str, before: float, now: float, host: HostIdentity) -> bool:
+    def _prune_agent(
+        self, agent_id: str, before: float, now: float, machine: MachineIdentity
+    ) -> bool:
         with self.database.transaction() as connection:
             _, stored = self.states.lock(connection, agent_id)
             # It may have been started again, or have beaten, since it was listed.
-            if not is_over(stored, before, now, host):
+            if not is_over(stored, before, now, machine):
                 return False
             self.states.delete(connection, agent_id, now)
         return True

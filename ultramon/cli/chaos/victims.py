@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from ultramon.fleet.supervise.ledger import Ledger, end_of_journal, events_of
 from ultramon.state.liveness import ENDED, LOST, judge
-from ultramon.system.processes import process_started_at, this_host
+from ultramon.system.processes import process_started_at, this_machine
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping
@@ -33,7 +33,7 @@ class Victims:
         self._records: dict[str, StateRecord] = {}
         self._heartbeats: Mapping[str, float] = {}
         self._killed: set[tuple[int | None, str | None]] = set()
-        self._host = this_host()
+        self._machine = this_machine()
         self._seen: dict[str, Any] = {}
         stored = [agent.record for agent in backend.changes(run, self._seen).changed]
         self.ledger = Ledger({record.agent_id: record.generation for record in stored if record})
@@ -71,20 +71,20 @@ class Victims:
         return [
             record
             for agent_id, record in self._records.items()
-            if judge(record, self._heartbeats.get(agent_id), now, self._host).verdict
+            if judge(record, self._heartbeats.get(agent_id), now, self._machine).verdict
             not in (ENDED, LOST)
         ]
 
     def kill_one(self, spared: Collection[int]) -> StateRecord | None:
-        """Kill the process of a random living agent on this host; return the agent."""
-        host = self._host
+        """Kill the process of a random living agent on this machine; return the agent."""
+        machine = self._machine
         victims = [
             record
             for record in self.living
             if record.pid is not None
             and record.pid not in spared
             and (record.pid, record.pid_started_at) not in self._killed
-            and (record.hostname, record.boot_id) == (host.hostname, host.boot_id)
+            and (record.hostname, record.boot_id) == (machine.hostname, machine.boot_id)
         ]
         random.shuffle(victims)
         for victim in victims:

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 _SHOWN_RECIPIENTS = 10
 _URL_HELP = """\
 URL is postgresql://user@host/database, file:///directory or memory:; the default is the store of
-ULTRAMON_BACKEND. Put a password into PGPASSWORD or ~/.pgpass: everybody on this host can read a
+ULTRAMON_BACKEND. Put a password into PGPASSWORD or ~/.pgpass: everybody on this machine can read a
 command line. It is never printed."""
 
 
@@ -102,7 +102,7 @@ def repair(*, url: str | None, state_dir: str | None, json: bool) -> None:
 
     backend = _open(url, state_dir)
     if not isinstance(backend, LocalBackend):
-        raise CommandFailed(f"{backend.url} has no journal on this host")
+        raise CommandFailed(f"{backend.url} has no journal on this machine")
     done = repair_local(backend)
     if done is None:
         facts = {"url": backend.url, "repaired": False}

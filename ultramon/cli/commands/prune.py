@@ -36,7 +36,7 @@ def command(
     """
     from ultramon.server.earlier_log import find_earlier_log
     from ultramon.system.clock import SYSTEM_CLOCK
-    from ultramon.system.processes import this_host
+    from ultramon.system.processes import this_machine
 
     now = SYSTEM_CLOCK.now()
     backend = open_store(state_dir)
@@ -44,7 +44,7 @@ def command(
         agents_before=now - older_than,
         events_before=now - events_older_than,
         now=now,
-        host=this_host(),
+        machine=this_machine(),
         dry_run=dry_run,
     )
     print_result({"agents": pruned, "dryRun": dry_run}, *pruned, as_json=json)

@@ -34,7 +34,8 @@ def stats_lines(stats: dict[str, Any]) -> Iterator[str]:
 def _server_lines(stats: dict[str, Any]) -> Iterator[str]:
     kept = stats["outbox"]
     waiting = f"states {kept['states']:,}, messages {kept['messages']:,}"
-    yield f"on this host {'nothing waits' if kept['oldestAt'] is None else f'waiting: {waiting}'}"
+    waits = "nothing waits" if kept["oldestAt"] is None else f"waiting: {waiting}"
+    yield f"on this machine {waits}"
     holder = stats["tailHolder"]
     if holder is None:
         yield "event tail   nothing holds it back"

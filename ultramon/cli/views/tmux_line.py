@@ -18,7 +18,7 @@ from ultramon.state.liveness import ALIVE, LOST, STALE
 from ultramon.state.observed import ObservedAgent, Unreadable, checked_json
 from ultramon.state.usage_percent import usage_percent
 from ultramon.system.clock import SYSTEM_CLOCK
-from ultramon.system.processes import this_host
+from ultramon.system.processes import this_machine
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -91,7 +91,7 @@ def _ask(overview: Overview, run: str | None) -> Survey:
 
     The store cannot count those that need a person.
     """
-    page = partial(overview.page, run, now=SYSTEM_CLOCK.now(), host=this_host(), limit=1)
+    page = partial(overview.page, run, now=SYSTEM_CLOCK.now(), machine=this_machine(), limit=1)
     verdicts = page().counts
     lost, silent = verdicts[LOST], verdicts[LOST] + verdicts[STALE]
     seen, unreadable = look_at(

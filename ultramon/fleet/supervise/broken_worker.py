@@ -10,7 +10,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from ultramon.fleet.journal_event import Closing, Exit
-    from ultramon.fleet.supervise.pool import Context
+    from ultramon.fleet.supervise.pool import WorkerContext
 
 MAX_ALIKE = 3
 """So many contexts that end alike, one after the other, are a broken worker."""
@@ -56,7 +56,7 @@ class EarlyEnds:
 
     def note(
         self,
-        context: Context,
+        context: WorkerContext,
         closing: Closing,
         exited: Exit,
         last_lines: Sequence[str],

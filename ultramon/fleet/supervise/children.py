@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from ultramon.fleet.child_processes import WatchedPid, exit_of_code, return_code, watch_process
 from ultramon.fleet.supervise.process_group import ProcessGroup, group_led_by, is_in_group
 from ultramon.system.process_search import KnownProcess, processes_with
-from ultramon.system.processes import process_started_at, sees_processes, this_host
+from ultramon.system.processes import process_started_at, sees_processes, this_machine
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -18,20 +18,20 @@ if TYPE_CHECKING:
     from ultramon.fleet.child_processes import Child
     from ultramon.fleet.journal_event import Exit, ProcessFacts
     from ultramon.fleet.run_view import RunView
-    from ultramon.fleet.supervise.pool import Context
+    from ultramon.fleet.supervise.pool import WorkerContext
 
 TERMINATE_SECONDS = 5.0
 """Between SIGTERM and SIGKILL."""
 
 
 def process_facts(pid: int) -> ProcessFacts:
-    """Return the facts by which others find a process of this host, and know that it is the one."""
-    host = this_host()
+    """Return the facts by which others find a process of this machine and know it again."""
+    machine = this_machine()
     return {
         "pid": pid,
         "pidStartedAt": process_started_at(pid),
-        "bootId": host.boot_id,
-        "hostname": host.hostname,
+        "bootId": machine.boot_id,
+        "hostname": machine.hostname,
     }
 
 
@@ -48,7 +48,7 @@ class Children:
 
     def __init__(self, agents: RunView) -> None:
         self._agents = agents
-        self._host = this_host()
+        self._machine = this_machine()
         self._children: dict[str, Child] = {}
         self._adopted: dict[str, KnownProcess] = {}
         self._groups: dict[str, ProcessGroup] = {}
@@ -58,7 +58,7 @@ class Children:
     def __contains__(self, agent_id: str) -> bool:
         return agent_id in self._children
 
-    def others_of(self, contexts: Iterable[Context]) -> list[Context]:
+    def others_of(self, contexts: Iterable[WorkerContext]) -> list[WorkerContext]:
         """Return the contexts whose process is no child of ours."""
         return [context for context in contexts if context.agent_id not in self._children]
 
@@ -96,7 +96,7 @@ class Children:
         self._left_over[agent_id] = found = processes_with(marks)
         return bool(found)
 
-    def sees(self, context: Context, supervisor: tuple[str, str]) -> bool:
+    def sees(self, context: WorkerContext, supervisor: tuple[str, str]) -> bool:
         """Whether this machine shows every process of a context, and so the end of all of them.
 
         Args:
@@ -185,8 +185,8 @@ class Children:
             watched = WatchedPid(child.pid or 0, process_started_at(child.pid or 0))
             self._agents.processes.attach(agent_id, watched, 0)
 
-    def adopt(self, context: Context, marks: Mapping[str, str]) -> None:
-        """Watch the process that an orchestrator before us started, if it is on this host.
+    def adopt(self, context: WorkerContext, marks: Mapping[str, str]) -> None:
+        """Watch the process that an orchestrator before us started, if it is on this machine.
 
         Args:
             context: Whose process.
@@ -257,7 +257,7 @@ class Children:
                 process.send(number)
 
     def _is_here(self, hostname: str | None, boot_id: str | None) -> bool:
-        return (hostname, boot_id) == (self._host.hostname, self._host.boot_id)
+        return (hostname, boot_id) == (self._machine.hostname, self._machine.boot_id)
 
 
 def _group_left(number: int | None, marks: Mapping[str, str]) -> ProcessGroup | None:

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from multiprocessing.process import BaseProcess
 
     from ultramon.fleet.supervise.job_process import JobProcess
-    from ultramon.fleet.supervise.pool import Context
+    from ultramon.fleet.supervise.pool import WorkerContext
 
 POOL = "pool"
 _SUFFIX_LENGTH = 12
@@ -78,7 +78,7 @@ class Job:
             shown //= 2
 
 
-def marks_of(context: Context) -> dict[str, str]:
+def marks_of(context: WorkerContext) -> dict[str, str]:
     """Return the variables that only processes of one context have.
 
     The journal holds them before the start: they are known however soon its orchestrator is killed.

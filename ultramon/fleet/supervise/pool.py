@@ -77,7 +77,7 @@ class Item:
 
 
 @dataclass(slots=True)
-class Context:
+class WorkerContext:
     """One context: an agent that was assigned a part of the items.
 
     Attributes:
@@ -92,7 +92,7 @@ class Context:
         end: The event that ended its agent.
         is_asked: Whether it should return.
         closed: What the event says that put back what it left.
-        is_ghost: Whether it runs on although its items were put back.
+        is_detached: Whether it runs on although its items were put back.
         event_count: How many events about it were read, from its assignment on.
     """
 
@@ -107,7 +107,7 @@ class Context:
     end: JournalEvent | None = None
     is_asked: bool = False
     closed: Closing | None = None
-    is_ghost: bool = False
+    is_detached: bool = False
     event_count: int = 0
 
     def has_read(self, events: Iterable[dict[str, Any]], run: str) -> bool:
@@ -146,7 +146,7 @@ class ItemPool:
     """
 
     def __init__(self, max_attempts: int) -> None:
-        self.contexts: dict[str, Context] = {}
+        self.contexts: dict[str, WorkerContext] = {}
         self.repeated: dict[str, None] = {}
         self.begun_again: dict[str, None] = {}
         self.last_number = 0
@@ -158,8 +158,8 @@ class ItemPool:
         self._fresh: dict[str, None] = {}
         self._claimed: dict[str, None] = {}
         self._unfinished: dict[str, None] = {}
-        self._open_contexts: dict[str, Context] = {}
-        self._ghosts: dict[str, Context] = {}
+        self._open_contexts: dict[str, WorkerContext] = {}
+        self._detached: dict[str, WorkerContext] = {}
         self._readers: dict[str, Callable[[JournalEvent], Iterator[SupervisorEvent]]] = {
             "items_added": self._add,
             "items_claimed": self._claim,
@@ -182,7 +182,7 @@ class ItemPool:
         )
 
     @property
-    def open_contexts(self) -> list[Context]:
+    def open_contexts(self) -> list[WorkerContext]:
         """The contexts that are not closed yet."""
         return list(self._open_contexts.values())
 
@@ -200,11 +200,11 @@ class ItemPool:
         return ((name, item) for name, item in self._items.items() if item.status in statuses)
 
     @property
-    def running_on(self) -> list[Context]:
+    def running_on(self) -> list[WorkerContext]:
         """The contexts that are not closed yet, and those whose agent runs on although they are."""
-        return [*self._open_contexts.values(), *self._ghosts.values()]
+        return [*self._open_contexts.values(), *self._detached.values()]
 
-    def held_by(self, context: Context, status: str) -> list[tuple[str, Item]]:
+    def held_by(self, context: WorkerContext, status: str) -> list[tuple[str, Item]]:
         """Return the items of a status that a context had last."""
         held = []
         for name in context.items:
@@ -220,7 +220,7 @@ class ItemPool:
             claims.setdefault(self._items[name].context or "", []).append(name)
         return claims
 
-    def claimable(self, context: Context, done: Iterable[str]) -> list[str]:
+    def claimable(self, context: WorkerContext, done: Iterable[str]) -> list[str]:
         """Return which of the items that an agent has recorded as done are new claims."""
         recorded = set(done)
         return [
@@ -252,7 +252,7 @@ class ItemPool:
         before = self.contexts.get(self._items[name].context or "")
         return before is not None and before.closed is not None and before.closed.died
 
-    def _handoff_for(self, context: Context, items: list[str]) -> HandoffRecord | None:
+    def _handoff_for(self, context: WorkerContext, items: list[str]) -> HandoffRecord | None:
         """Return the handoff of a context for its successor: what is left by the pool's count."""
         left = handoff_from(context)
         if left is None:
@@ -274,7 +274,7 @@ class ItemPool:
 
     def closing(
         self,
-        context: Context,
+        context: WorkerContext,
         in_work: Iterable[str],
         exited: Exit,
         *,
@@ -282,9 +282,9 @@ class ItemPool:
     ) -> tuple[Closing, dict[str, str]]:
         """Judge a context that has ended and whose claims are settled.
 
-        Progress is a change in items, verification or notes. Without it the items in work are
-        blamed, else, where the agent left by itself, the first one. An item whose claim was
-        rejected is blamed all the same. A kill from outside blames none: it is counted apart.
+        Progress is a change in items, verification or notes. Without it an attempt is charged to
+        the items in work, else, where the agent left by itself, to the first one; to an item
+        whose claim was rejected in any case. A kill from outside is counted apart.
 
         Args:
             context: The context.
@@ -308,25 +308,25 @@ class ItemPool:
         died = outcome in ("lost", "failed") or kind == "agent_refused"
         # An agent that could still say that it was cancelled was sent a signal all the same.
         is_outside = not is_enforced and is_from_outside(exited) and (is_lost or bool(exited))
-        blamed = [name for name, item in left.items() if item.rejections >= REJECTIONS]
+        charged = [name for name, item in left.items() if item.rejections >= REJECTIONS]
         at_fault: list[str] = []
         if not progress:
             at_fault = begun or ([] if died or is_outside else list(left)[:1])
         if not is_outside:
-            blamed += [name for name in at_fault if name not in blamed]
-        killed = [name for name in at_fault if name not in blamed]
+            charged += [name for name in at_fault if name not in charged]
+        killed = [name for name in at_fault if name not in charged]
         closing = Closing(
             reason=_describe_end(end, exited),
             died=died,
             killed=is_lost and _is_kill(exited),
             progress=progress,
             begun=begun,
-            blamed=blamed,
+            charged=charged,
             killed_outside=killed,
         )
         given_up = {}
         for name, item in left.items():
-            if name in blamed:
+            if name in charged:
                 why = f"the last one: {closing.reason}"
                 if item.rejections >= REJECTIONS:
                     why = item.reason or "not verified"
@@ -337,11 +337,11 @@ class ItemPool:
         return closing, given_up
 
     def reason_to_give_up(self, name: str, why: str) -> str | None:
-        """Return why an item is given up if its context is blamed for it; None = it is not.
+        """Return why an item is given up if this attempt is charged to it; None = it is not.
 
         Args:
             name: The item.
-            why: What that context is blamed for.
+            why: How that attempt failed.
         """
         attempts = self._items[name].attempts + 1
         if attempts < self._max_attempts:
@@ -368,10 +368,10 @@ class ItemPool:
                 yield from self._close(known, event, Closing.of(event.json))
             else:
                 _follow(known, event)
-                if known.is_ghost:
-                    self._ghosts[known.agent_id] = known
+                if known.is_detached:
+                    self._detached[known.agent_id] = known
                 else:
-                    self._ghosts.pop(known.agent_id, None)
+                    self._detached.pop(known.agent_id, None)
 
     def _tell(self, name: str, event: JournalEvent, items: Iterable[str]) -> SupervisorEvent:
         return SupervisorEvent(name, event.agent_id, tuple(items), event.reason, self.counts)
@@ -395,7 +395,7 @@ class ItemPool:
             return
         items = [name for name in dict.fromkeys(event.work) if self._is_free(name)]
         is_restart = any(map(self._is_orphan, items))
-        context = Context(agent_id, items, event.handoff, event.supervisor, cursor)
+        context = WorkerContext(agent_id, items, event.handoff, event.supervisor, cursor)
         context.event_count = 1
         self.contexts[agent_id] = self._open_contexts[agent_id] = context
         self.last_number = int(agent_id.rpartition(".")[2])
@@ -488,13 +488,13 @@ class ItemPool:
         yield SupervisorEvent("reopened", None, tuple(items), None, self.counts)
 
     def _close(
-        self, context: Context, event: JournalEvent, closing: Closing
+        self, context: WorkerContext, event: JournalEvent, closing: Closing
     ) -> Iterator[SupervisorEvent]:
         if context.closed is not None:
             return
         context.closed = closing
         del self._open_contexts[context.agent_id]
-        begun, blamed = set(closing.begun), set(closing.blamed)
+        begun, charged = set(closing.begun), set(closing.charged)
         killed = set(closing.killed_outside)
         left = self.held_by(context, ASSIGNED)
         has_handoff = handoff_from(context) is not None
@@ -504,7 +504,7 @@ class ItemPool:
             self._put_back(name)
             item.is_half_done = closing.killed and name in begun
             item.is_cut_off = closing.died and name in begun
-            if name in blamed:
+            if name in charged:
                 item.attempts += 1
             elif name in killed:
                 item.kills += 1
@@ -516,7 +516,7 @@ class ItemPool:
         yield self._tell("ended", event, names)
 
 
-def handoff_from(context: Context) -> HandoffRecord | None:
+def handoff_from(context: WorkerContext) -> HandoffRecord | None:
     """Return the handoff that the successor of a context continues; None = it begins afresh.
 
     A record that was rebuilt after a kill has no words: those of the one before go on.
@@ -540,7 +540,7 @@ def _words(handoff: HandoffRecord | None) -> list[object]:
     return words if any(words) else []
 
 
-def _follow(context: Context, event: JournalEvent) -> None:
+def _follow(context: WorkerContext, event: JournalEvent) -> None:
     """Follow the life of a context's agent."""
     kind, generation, end = event.kind, event.generation, context.end
     if kind == "context_spawned":
@@ -550,19 +550,19 @@ def _follow(context: Context, event: JournalEvent) -> None:
         is_late = context.closed is not None or (end is not None and end.is_void)
         context.generation = generation
         if is_late:
-            context.is_ghost = True
+            context.is_detached = True
         else:
             context.end = None
     elif kind in ("agent_stopped", "agent_lost", "agent_refused"):
         # A process that ended between its first event and its first state has no generation.
         if 0 < generation < context.generation or (event.is_void and context.generation):
             return
-        context.is_ghost = False
+        context.is_detached = False
         if context.closed is None:
             context.end = event
     elif kind == "agent_recovered":
         if context.closed is not None:
-            context.is_ghost = True
+            context.is_detached = True
         elif end is not None and end.kind == "agent_lost":
             context.end = None
     elif kind == "handoff_ready" and generation and context.closed is None:

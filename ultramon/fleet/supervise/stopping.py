@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
     from ultramon.fleet.supervise.children import Children
     from ultramon.fleet.supervise.options import SupervisorOptions
-    from ultramon.fleet.supervise.pool import Context
+    from ultramon.fleet.supervise.pool import WorkerContext
     from ultramon.system.clock import Clock
 
 _log = logging.getLogger("ultramon.fleet")
@@ -126,7 +126,7 @@ class Stopping:
         finally:
             signal.signal(signal.SIGINT, before)
 
-    def end_overdue(self, contexts: Iterable[Context]) -> None:
+    def end_overdue(self, contexts: Iterable[WorkerContext]) -> None:
         """Ask for the return that is wanted, and end the processes that are overdue.
 
         Args:
@@ -134,7 +134,7 @@ class Stopping:
         """
         now = self._clock.monotonic()
         for context in contexts:
-            if self.reason is not None or context.is_ghost:
+            if self.reason is not None or context.is_detached:
                 self._request_return(context)
             due_at = self._due_at(context, now)
             if due_at is not None and now >= due_at:
@@ -142,9 +142,9 @@ class Stopping:
                     self.enforced.add(context.agent_id)
                 self._children.terminate(context.agent_id, now)
 
-    def _due_at(self, context: Context, now: float) -> float | None:
+    def _due_at(self, context: WorkerContext, now: float) -> float | None:
         """Return when the process of a context is to be ended, None for never."""
-        if context.is_ghost or self._children.has_left_others(context.agent_id):
+        if context.is_detached or self._children.has_left_others(context.agent_id):
             return now  # its work is in other hands, or will be
         if self.reason is not None:
             return self._began_at + self._grace_seconds
@@ -155,13 +155,13 @@ class Stopping:
         self._due_since.pop((context.agent_id, False), None)
         return None
 
-    def _is_enforced(self, context: Context) -> bool:
+    def _is_enforced(self, context: WorkerContext) -> bool:
         """Whether an agent that should return may be ended for not doing so."""
         if not (self._enforce and context.is_asked) or context.end is not None:
             return False
-        return not (context.is_ghost or self._children.has_left_others(context.agent_id))
+        return not (context.is_detached or self._children.has_left_others(context.agent_id))
 
-    def _request_return(self, context: Context) -> None:
+    def _request_return(self, context: WorkerContext) -> None:
         if context.agent_id in self._requested or not context.generation:
             return
         try:

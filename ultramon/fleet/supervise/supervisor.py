@@ -53,7 +53,7 @@ if TYPE_CHECKING:
     from ultramon.backends.base import Backend
     from ultramon.fleet.deliveries import Deliveries
     from ultramon.fleet.journal_event import Closing, Exit, JournalEvent
-    from ultramon.fleet.supervise.pool import Context, ItemPool
+    from ultramon.fleet.supervise.pool import ItemPool, WorkerContext
     from ultramon.handoff import HandoffRecord
     from ultramon.state.record import StateRecord
     from ultramon.system.clock import Clock
@@ -115,7 +115,7 @@ class _Call:
 class _Seen(NamedTuple):
     """What claims follow from, as it was when it was looked at; another one is another object."""
 
-    context: Context
+    context: WorkerContext
     record: StateRecord | None
     left: HandoffRecord | None
 
@@ -191,7 +191,7 @@ class Supervisor:
         # whether its process was gone by then.
         self._final: dict[str, tuple[JournalEvent, bool, StateRecord | None]] = {}
         self._assigned = 0
-        self._barren = 0
+        self._rounds_without_progress = 0
         self._early_ends = EarlyEnds()
         self._failure: str | None = None
         self._spawn_error: Exception | None = None
@@ -215,7 +215,7 @@ class Supervisor:
                 raise self._spawn_error
             return self.result()
         finally:
-            self._let_go()
+            self._close()
 
     async def run_async(self) -> SupervisorResult:
         """Do as `run` in the running loop; a cancelled task hands off before it is cancelled."""
@@ -241,7 +241,7 @@ class Supervisor:
                 raise self._spawn_error
             return await asyncio.to_thread(self.result)
         finally:
-            self._let_go()
+            self._close()
 
     def step(self) -> None:
         """Do all that is to be done now; never waits, and may be called at any time."""
@@ -250,7 +250,7 @@ class Supervisor:
             for call in self._round():
                 call.make()
         except StateError as error:
-            self._deliveries.complain(error)
+            self._deliveries.log_refusal(error)
         self._end_overdue()
 
     async def step_async(self) -> None:
@@ -261,7 +261,7 @@ class Supervisor:
             while (call := await next_in_thread(calls)) is not None:
                 await call.make_async()
         except StateError as error:
-            self._deliveries.complain(error)
+            self._deliveries.log_refusal(error)
         await asyncio.to_thread(self._end_overdue)
 
     @property
@@ -426,7 +426,7 @@ class Supervisor:
             self._is_read = False
             self._backend.append_events(events)
 
-    def _append_following(self, context: Context, events: list[dict[str, Any]]) -> bool:
+    def _append_following(self, context: WorkerContext, events: list[dict[str, Any]]) -> bool:
         """Store events that follow from those of a context; return False where more are stored.
 
         What was read of it then is not all, e.g. its agent has started or handed off since.
@@ -480,7 +480,7 @@ class Supervisor:
         return events
 
     def _reject(
-        self, context: Context, reasons: dict[str, str], attempt: int
+        self, context: WorkerContext, reasons: dict[str, str], attempt: int
     ) -> list[dict[str, Any]]:
         """Make the events that reject claims; an open context gives items up when it closes."""
         agent_id, rejected = context.agent_id, list(reasons)
@@ -494,7 +494,7 @@ class Supervisor:
             events.append(self._event(agent_id, "items_set_aside", **facts))
         return events
 
-    def _recorded_as_done(self, context: Context, record: StateRecord | None) -> list[str]:
+    def _recorded_as_done(self, context: WorkerContext, record: StateRecord | None) -> list[str]:
         done = [] if context.left is None else list(context.left.completed)
         if record is not None and is_whole(record):
             done += [task["name"] for task in record.tasks or () if task["status"] == DONE]
@@ -503,7 +503,9 @@ class Supervisor:
     def _items_of(self, names: Iterable[str]) -> list[str]:
         return [item for name in names if (item := self._item_of(name)) is not None]
 
-    def _late_handoff(self, context: Context, record: StateRecord | None) -> dict[str, Any] | None:
+    def _late_handoff(
+        self, context: WorkerContext, record: StateRecord | None
+    ) -> dict[str, Any] | None:
         """Make the event of a handoff whose own was not stored: one was rebuilt under its key.
 
         So it is where an agent fell silent, was lost, and handed off after all.
@@ -521,7 +523,7 @@ class Supervisor:
             record, "handoff_ready", round(left_at * 1000), handoff=own
         )
 
-    def _state_of(self, context: Context) -> StateRecord | None:
+    def _state_of(self, context: WorkerContext) -> StateRecord | None:
         """Return the state of a context, the last one where it has ended."""
         if context.end is None:
             self._final.pop(context.agent_id, None)
@@ -532,7 +534,7 @@ class Supervisor:
             self._final[context.agent_id] = context.end, is_over, state
         return self._final[context.agent_id][-1]
 
-    def _has_final(self, context: Context) -> bool:
+    def _has_final(self, context: WorkerContext) -> bool:
         """Whether the state after the end of a context was read, and its claims with it.
 
         Read again once its process is gone as well: until then it may have stored another one.
@@ -540,7 +542,7 @@ class Supervisor:
         end, was_over, _ = self._final.get(context.agent_id, (None, False, None))
         return end is not None and end is context.end and was_over == self._has_ended(context)
 
-    def _has_ended(self, context: Context) -> bool:
+    def _has_ended(self, context: WorkerContext) -> bool:
         """Whether a context is over: its agent, its process, and what that left running.
 
         Where this machine does not show them, as on another one, a lost agent must also have been
@@ -556,11 +558,11 @@ class Supervisor:
         is_shown = end.kind != "agent_lost" or self._sees(context)
         return is_gone and (is_shown or self._has_been_silent(context))
 
-    def _has_settled(self, context: Context) -> bool:
+    def _has_settled(self, context: WorkerContext) -> bool:
         """Whether a context is over, and all that it claims is known."""
         return self._has_ended(context) and self._has_final(context)
 
-    def _has_claims_to_judge(self, context: Context) -> bool:
+    def _has_claims_to_judge(self, context: WorkerContext) -> bool:
         return self._verification is not None and bool(self.pool.held_by(context, CLAIMED))
 
     def _close_contexts(self) -> None:
@@ -598,11 +600,13 @@ class Supervisor:
                 continue  # the next round judges by what was stored meanwhile
             # An item that was given up is progress, but not where nothing was ever done.
             is_settled = set(given_up) & set(closing.begun) and self.pool.has_claims
-            self._pause(is_barren=not (closing.progress or (is_settled and not is_refusal(exited))))
+            self._pause(
+                made_progress=closing.progress or bool(is_settled and not is_refusal(exited))
+            )
             self._judge_worker(context, closing, exited)
             self._children.forget(context.agent_id)
 
-    def _judge_worker(self, context: Context, closing: Closing, exited: Exit) -> None:
+    def _judge_worker(self, context: WorkerContext, closing: Closing, exited: Exit) -> None:
         """Stop where a context ended as those before it did: another one would fare no better."""
         agent_id, ends = context.agent_id, self._early_ends
         if context.generation:
@@ -629,27 +633,27 @@ class Supervisor:
                 _log.error("run %s stops: %s", self._run, failure)
         self.stop(reason)
 
-    def _sees(self, context: Context) -> bool:
+    def _sees(self, context: WorkerContext) -> bool:
         return self._children.sees(context, machine_of_holder(context.supervisor))
 
-    def _has_been_silent(self, context: Context) -> bool:
+    def _has_been_silent(self, context: WorkerContext) -> bool:
         record = self._agents.records.get(context.agent_id)
         if record is None:
             return self._is_silent(context.agent_id)
         beat = self._agents.heartbeats.get(context.agent_id) or 0.0
         return self._clock.now() - max(beat, record.last_heartbeat) > lost_after(record)
 
-    def _pause(self, *, is_barren: bool) -> None:
+    def _pause(self, *, made_progress: bool) -> None:
         """Wait before the next start, longer each time, while contexts make no progress."""
         now = self._clock.monotonic()
-        if not is_barren:
-            self._barren = 0
+        if made_progress:
+            self._rounds_without_progress = 0
         elif now >= self._pause_until:  # else it was started before this pause
-            pause = FIRST_PAUSE_SECONDS * 2 ** min(self._barren, 10)
+            pause = FIRST_PAUSE_SECONDS * 2 ** min(self._rounds_without_progress, 10)
             self._pause_until = now + min(pause, LONGEST_PAUSE_SECONDS)
-            self._barren += 1
+            self._rounds_without_progress += 1
 
-    def _exit_of(self, context: Context, record: StateRecord | None) -> Exit:
+    def _exit_of(self, context: WorkerContext, record: StateRecord | None) -> Exit:
         """Return how a context ended: by its end, else by its state and its process."""
         end = context.end
         if end is not None and end.exit is not None:
@@ -697,11 +701,11 @@ class Supervisor:
         now = self._clock.monotonic()
         return now - self._stateless_since.setdefault(agent_id, now) > LOST_AFTER_SECONDS
 
-    def _note_unstarted(self, context: Context, error: str) -> None:
+    def _note_unstarted(self, context: WorkerContext, error: str) -> None:
         # Unless the journal holds its start already.
         self._note_lost(context, error, void=True)
 
-    def _note_lost(self, context: Context, error: str, **more: Any) -> None:
+    def _note_lost(self, context: WorkerContext, error: str, **more: Any) -> None:
         facts = {"outcome": "lost", "reason": error, "exit": {"error": error}, **more}
         event = self._event(context.agent_id, "agent_lost", **facts)
         self._append_following(context, [event])
@@ -709,7 +713,7 @@ class Supervisor:
     def _check_limits(self) -> None:
         if self._deliveries.stopping.is_set():
             self.stop("stopped")  # before anything is started
-        elif self._barren > self._max_restarts:
+        elif self._rounds_without_progress > self._max_restarts:
             self._give_up("max_restarts", self._early_ends.problem)
         elif (
             self._max_contexts is not None
@@ -781,7 +785,7 @@ class Supervisor:
         self._spawn_error = self._spawn_error or error
         self.stop("spawn_failed")
 
-    def _job(self, context: Context) -> Job:
+    def _job(self, context: WorkerContext) -> Job:
         given = context.handoff
         return Job(
             context.agent_id,
@@ -804,10 +808,10 @@ class Supervisor:
             self.stop("stopped")
         self._stopping.end_overdue(self._running())
 
-    def _running(self) -> list[Context]:
+    def _running(self) -> list[WorkerContext]:
         """Return the contexts whose processes are ours to end: children, and what we took over."""
         contexts = {context.agent_id: context for context in self.pool.running_on}
-        running: list[Context] = []
+        running: list[WorkerContext] = []
         for agent_id in self._children.agent_ids:
             context = contexts.pop(agent_id, None) or self.pool.contexts.get(agent_id)
             if context is not None and self._children.is_running(agent_id):
@@ -816,10 +820,10 @@ class Supervisor:
             running += filter(self._is_taken_over, contexts.values())
         return running
 
-    def _is_taken_over(self, context: Context) -> bool:
+    def _is_taken_over(self, context: WorkerContext) -> bool:
         """Whether a context that an orchestrator before us has started goes on, or its process."""
-        if context.is_ghost or context.closed is not None:
-            return context.is_ghost
+        if context.is_detached or context.closed is not None:
+            return context.is_detached
         return context.end is None or self._children.is_running(context.agent_id)
 
     def _may_rest(self) -> bool:
@@ -834,7 +838,7 @@ class Supervisor:
             return False
         return self._deliveries.may_rest()
 
-    def _let_go(self) -> None:
+    def _close(self) -> None:
         """End what still runs, for an exit by an error, and give the run up."""
         self._children.kill()
         if self._verification is not None:
@@ -848,7 +852,7 @@ def _fails_always(error: Exception) -> bool:
     return is_no_program or isinstance(error, _FAILS_ALWAYS)
 
 
-def _result_of(context: Context, pool: ItemPool) -> ContextResult:
+def _result_of(context: WorkerContext, pool: ItemPool) -> ContextResult:
     closed = context.closed
     finished = sum(1 for status in (CLAIMED, VERIFIED) for _ in pool.held_by(context, status))
     return ContextResult(

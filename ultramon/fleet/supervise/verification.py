@@ -83,7 +83,7 @@ class Verification:
         return any(answer.done() for answer in self._answers.values())
 
     def close(self) -> None:
-        """Let go of the threads: nothing waits for a call that has not ended."""
+        """Leave the threads: nothing waits for a call that has not ended."""
         for answer in self._answers.values():
             answer.cancel()
         self._executor.shutdown(wait=False, cancel_futures=True)

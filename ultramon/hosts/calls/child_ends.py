@@ -90,8 +90,8 @@ class ChildEnds:
         for name in names:
             if len(texts) == MAX_TOLD_AT_ONCE:
                 break
-            teller = pending.get(name)
-            if teller is not None and not self._store.is_untold(teller):
+            printer = pending.get(name)
+            if printer is not None and not self._store.is_unprinted(printer):
                 continue
             child = self._store.find(name)
             text = None
@@ -100,7 +100,7 @@ class ChildEnds:
             if child is None or text is None:
                 pending.pop(name, None)
                 continue
-            pending[name] = self._store.teller()
+            pending[name] = self._store.printer()
             self._claimed[name] = child.generation
             texts.append(text)
         _keep_pending(agent.memory, pending)

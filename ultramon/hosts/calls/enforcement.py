@@ -202,7 +202,7 @@ class Enforcement:
             tokens=record.estimated_tokens,
             checkpoint=checkpoint,
             problem=problem,
-            teller=this_process(),
+            printer=this_process(),
         )
         if self._called.parent_id is None:
             # Its turn is over. Where nobody can begin another one, the client ends the session.
@@ -218,7 +218,7 @@ class Enforcement:
     def acknowledge(self, agent: HostedAgent) -> None:
         """Remember that the client has the answer: only then this chain has been ended."""
         if agent.memory.enforced is not None:
-            del agent.memory.enforced.teller
+            del agent.memory.enforced.printer
 
     def _describe(self, agent: HostedAgent, checkpoint: str | None, problem: str) -> str:
         from ultramon.system.terminal_text import sanitize
@@ -333,7 +333,7 @@ def is_enforced(memory: HookMemory) -> bool:
 
     Where a hook was killed before the client had its answer, it was not.
     """
-    return memory.enforced is not None and not is_gone(memory.enforced.teller)
+    return memory.enforced is not None and not is_gone(memory.enforced.printer)
 
 
 def write_rule(store: HookStore, agent: HostedAgent) -> str:

@@ -37,13 +37,13 @@ class Warned(KeptInEpoch):
         level: What the agent was warned of.
         silent_calls: Tool calls since.
         message_id: The reply whose calls it answered, or None.
-        teller: The process that prints it; None = the client has it.
+        printer: The process that prints it; None = the client has it.
     """
 
     level: str
     silent_calls: int
     message_id: str | None
-    teller: object
+    printer: object
 
 
 class Asked(KeptInEpoch):
@@ -78,12 +78,12 @@ class Enforced(WouldEnforce):
     Attributes:
         checkpoint: The commit and the ref that keep its working tree, or None.
         problem: What was wrong with that, empty for nothing.
-        teller: The process that answers with it; None = the client has it.
+        printer: The process that answers with it; None = the client has it.
     """
 
     checkpoint: str | None
     problem: str
-    teller: object
+    printer: object
 
 
 class LastPrompt(StoredFields):

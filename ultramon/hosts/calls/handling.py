@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 GOAL_HEADING = "# Goal\n"
 """What a relay's prompts begin with: it would name every one of its contexts."""
 PERSON = "person"
-"""``by`` of a request that a person made: a session that no relay leads heeds only these."""
+"""``by`` of a request that a person made: a session that no relay leads is shown only these."""
 HAND_OVER_REQUEST = (
     "The user asks through ultramon that you hand your work over now: finish the step you are in,"
     " run `ultramon task handoff --notes -` with what a successor needs to know on its standard"
@@ -355,7 +355,7 @@ class HookCall:
                 warning = write_warning(self._store, agent, self._readings.path)
                 self._is_warning = True
             elif warns:
-                warning = self._heed_request(agent)
+                warning = self._show_request(agent)
 
         agent = None
         try:
@@ -377,14 +377,14 @@ class HookCall:
         # What waited is older than the warning.
         return "\n".join([*lines, *ends, *([warning] if warning else [])])
 
-    def _heed_request(self, agent: HostedAgent) -> str:
+    def _show_request(self, agent: HostedAgent) -> str:
         """Return the sentence for an agent that a relay or a person asks to hand over, once."""
         request = self._store.directory.get_request(self.agent_id)
         if request is None or request.get("generation") != agent.record.generation:
             return ""
-        if agent.memory.heeded_request == request.get("requestId"):
+        if agent.memory.shown_request == request.get("requestId"):
             return ""
-        agent.memory.heeded_request = request.get("requestId")
+        agent.memory.shown_request = request.get("requestId")
         if self._store.in_relay:
             return self._store.installed.critical_note or ""
         return HAND_OVER_REQUEST if request.get("by") == PERSON else ""

@@ -13,7 +13,7 @@ from ultramon.context.tracker import ContextTracker
 from ultramon.errors import StateError
 from ultramon.hosts.calls.memory import HookMemory
 from ultramon.system.ids import is_agent_id
-from ultramon.system.processes import boot_seconds, process_started_at, this_host
+from ultramon.system.processes import boot_seconds, process_started_at, this_machine
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -110,8 +110,8 @@ class HostedAgent:
         started = None if pid is None else process_started_at(pid)
         if started is None:
             return False
-        host = this_host()
-        process = pid, started, host.boot_id, host.hostname
+        machine = this_machine()
+        process = pid, started, machine.boot_id, machine.hostname
         if process == process_of(record):
             return False
         record.pid, record.pid_started_at, record.boot_id, record.hostname = process
@@ -150,7 +150,7 @@ class HostedAgent:
         record.label = old.record.label or record.label
         self.memory.follow(old.record.agent_id, old.memory)
 
-    def give_way(self, successor_id: str, report: Report | None) -> None:
+    def end_for(self, successor_id: str, report: Report | None) -> None:
         """Name the successor of a session that was cleared; end it if its own end is missing."""
         if self.record.active:
             self.take(report)
@@ -511,7 +511,7 @@ class HostedAgent:
             warned = Warned(epoch=record.epoch, level=base, silent_calls=0, message_id=None)
             memory.warned = warned
         rank = self.gauge.rank
-        if rank(level) <= rank(warned.level) and not self._call.is_untold(warned.teller):
+        if rank(level) <= rank(warned.level) and not self._call.is_unprinted(warned.printer):
             is_same_batch = message_id is not None and message_id == warned.message_id
             if is_call and not is_same_batch and rank(level) == rank(warned.level):
                 warned.silent_calls += 1
@@ -520,7 +520,7 @@ class HostedAgent:
             if warned.silent_calls <= SILENT_CALLS:
                 return False
         warned.level, warned.silent_calls, warned.message_id = level, 0, message_id
-        warned.teller = self._call.teller()
+        warned.printer = self._call.printer()
         return True
 
     def has_warned(self) -> None:
@@ -528,8 +528,8 @@ class HostedAgent:
         from ultramon.hosts.calls.facts import Asked, of_epoch
 
         memory, epoch = self.memory, self.record.epoch
-        if memory.warned is not None and memory.warned.teller == self._call.teller():
-            del memory.warned.teller
+        if memory.warned is not None and memory.warned.printer == self._call.printer():
+            del memory.warned.printer
             if of_epoch(memory.asked, epoch) is None and self.must_return:
                 memory.asked = Asked(epoch=epoch, at=self._call.now)
 

@@ -84,13 +84,13 @@ class Invocation:
         name = self.environ.get("ULTRAMON_AGENT_ID") if self.in_relay else None
         return name or session_id
 
-    def teller(self) -> list[Any]:
-        """Return the process that prints the answer, as `is_untold` knows it."""
+    def printer(self) -> list[Any]:
+        """Return the process that prints the answer, as `is_unprinted` knows it."""
         return this_process()
 
-    def is_untold(self, teller: object) -> bool:
+    def is_unprinted(self, printer: object) -> bool:
         """Return whether the process that was to tell something has not, and will not."""
-        return is_gone(teller) or (self.is_retry and teller == self.teller())
+        return is_gone(printer) or (self.is_retry and printer == self.printer())
 
     def fail(self, agent_id: str, problem: str) -> None:
         """Leave a line in the failure log."""
@@ -144,8 +144,8 @@ def this_process() -> list[Any]:
     return [os.getpid(), process_started_at(os.getpid())]
 
 
-def is_gone(teller: object) -> bool:
+def is_gone(printer: object) -> bool:
     """Return whether the process that was to tell something ended before it did."""
-    if not isinstance(teller, list) or len(teller) != 2 or type(teller[0]) is not int:
+    if not isinstance(printer, list) or len(printer) != 2 or type(printer[0]) is not int:
         return False
-    return bool(process_started_at(teller[0]) != teller[1])
+    return bool(process_started_at(printer[0]) != printer[1])

@@ -59,7 +59,7 @@ class HookMemory(StoredFields, GaugeMemory):
         turn_ended: Whether enforcement ended its turn.
         failed_with: What its last turn failed with, empty when it did not.
         last_prompt: What a person wrote last, where pins were installed.
-        heeded_request: The last request to hand over that it was shown, by its id, or None.
+        shown_request: The last request to hand over that it was shown, by its id, or None.
         told_of_messages: The last message of others that it was told of, by their mode.
         pending_ends: The subagents whose end is not reported yet, each with the process that is
             to report it, or None.
@@ -93,7 +93,7 @@ class HookMemory(StoredFields, GaugeMemory):
     turn_ended: bool
     failed_with: str
     last_prompt: LastPrompt | None
-    heeded_request: object
+    shown_request: object
     told_of_messages: Mapping[str, int]
     pending_ends: Mapping[str, object]
     told_ends: Mapping[str, int]

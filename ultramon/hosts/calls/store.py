@@ -17,7 +17,7 @@ from ultramon.errors import (
 from ultramon.hosts.calls.hosted_agent import HostedAgent
 from ultramon.hosts.calls.invocation import Invocation
 from ultramon.state.record import StateRecord, refuse_newer
-from ultramon.system.processes import this_host
+from ultramon.system.processes import this_machine
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -165,5 +165,5 @@ class HookStore(Invocation):
 
 
 def _new(agent_id: str, seq: int) -> StateRecord:
-    host = this_host()
-    return StateRecord(agent_id, hostname=host.hostname, boot_id=host.boot_id, seq=seq)
+    machine = this_machine()
+    return StateRecord(agent_id, hostname=machine.hostname, boot_id=machine.boot_id, seq=seq)

@@ -43,7 +43,7 @@ def succeed(store: HookStore, record: StateRecord) -> None:
         store.update(session_id, lambda agent: agent.follow(old))
         store.move_registration(before, session_id)
         reading = _last_reading(store, old)
-        store.update(before.agent_id, lambda agent: agent.give_way(session_id, reading.report))
+        store.update(before.agent_id, lambda agent: agent.end_for(session_id, reading.report))
         for child_id in store.children(before.agent_id):
             child = store.find(child_id)
             if child is not None and child.active and child.parent_id == before.agent_id:

@@ -29,7 +29,7 @@ def is_off(environ: Mapping[str, str]) -> bool:
     return environ.get("ULTRAMON_DISABLED", "").lower() not in ("", "0", "false", "no", "off")
 
 
-def stands_down(environ: Mapping[str, str], choices_path: str) -> bool:
+def is_left_to_relay(environ: Mapping[str, str], choices_path: str) -> bool:
     """Return whether a relay runs this client, and these choices are not the relay's.
 
     A relay brings hooks of its own along: those of an installation would count everything twice.
@@ -40,7 +40,7 @@ def stands_down(environ: Mapping[str, str], choices_path: str) -> bool:
 
 
 def choices_here(environ: Mapping[str, str], choices_path: str) -> str | None:
-    """Return the choices that a call is handled by; None = the hook stands down.
+    """Return the choices that a call is handled by; None = the hook does nothing.
 
     In a relay whose client takes hooks from an installation only, they serve the relay.
 
@@ -48,7 +48,7 @@ def choices_here(environ: Mapping[str, str], choices_path: str) -> str | None:
         environ: The client's environment.
         choices_path: Those that the hook was installed with.
     """
-    if not stands_down(environ, choices_path):
+    if not is_left_to_relay(environ, choices_path):
         return choices_path
     if RELAY_SESSION not in environ:
         return None

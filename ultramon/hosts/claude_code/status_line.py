@@ -14,7 +14,7 @@ from ultramon.errors import UltramonError
 from ultramon.hosts.calls.hosted_agent import WAITING
 from ultramon.hosts.calls.payload import decode_payload, read_bounded
 from ultramon.hosts.calls.store import HookStore
-from ultramon.hosts.calls.switches import is_off, stands_down, state_directory
+from ultramon.hosts.calls.switches import is_left_to_relay, is_off, state_directory
 from ultramon.hosts.claude_code.host import CLAUDE_CODE
 from ultramon.hosts.transcripts.records import LastReading
 from ultramon.state.runway import Runway
@@ -58,7 +58,7 @@ def main(
     Returns:
         0.
     """
-    if len(argv) < 2 or INSIDE in environ or stands_down(environ, argv[1]):
+    if len(argv) < 2 or INSIDE in environ or is_left_to_relay(environ, argv[1]):
         return 0
     data, _ = read_bounded(0, unanswered)
     directory = state_directory(environ, argv[1])

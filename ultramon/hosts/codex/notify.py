@@ -16,7 +16,7 @@ from ultramon.hosts import port
 from ultramon.hosts.calls.handling import HookCall
 from ultramon.hosts.calls.payload import checked_text, decode_payload
 from ultramon.hosts.calls.store import HookStore
-from ultramon.hosts.calls.switches import is_off, stands_down, state_directory
+from ultramon.hosts.calls.switches import is_left_to_relay, is_off, state_directory
 from ultramon.hosts.codex.dialect import CodexDialect
 from ultramon.hosts.codex.host import CODEX
 from ultramon.hosts.codex.last_reading import is_last_turn, read_last_replies
@@ -43,7 +43,7 @@ def take_turn(data: bytes, choices_path: str, environ: Mapping[str, str] = os.en
         choices_path: The installed choices, ``codex.json``; without the file the defaults hold.
         environ: The client's environment.
     """
-    if is_off(environ) or stands_down(environ, choices_path):
+    if is_off(environ) or is_left_to_relay(environ, choices_path):
         return
     directory, agent_id = state_directory(environ, choices_path), ""
     host = Host(CODEX.name, CODEX.package)

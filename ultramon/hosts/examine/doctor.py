@@ -30,7 +30,7 @@ from ultramon.system.environment import is_on
 from ultramon.system.files import delete_quietly, make_private_directory, write_new_file
 from ultramon.system.findings import OK, Finding
 from ultramon.system.ids import random_hex
-from ultramon.system.processes import this_host
+from ultramon.system.processes import this_machine
 from ultramon.system.terminal_text import first_of
 from ultramon.system.timestamps import format_time
 
@@ -109,7 +109,7 @@ def check_states(context: DoctorContext) -> Iterator[Finding]:
         else:
             try:
                 beat = directory.heartbeat_at(agent_id)
-                verdict = judge(state, beat, context.now, this_host()).verdict
+                verdict = judge(state, beat, context.now, this_machine()).verdict
             except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError) as error:
                 # A state with a right checksum can still hold numbers that no agent ever had.
                 broken.append(f"{agent_id} (its values make no sense: {error})")

@@ -44,14 +44,14 @@ class ResidentStore(HookStore):
 
     def __init__(self, host: Host, directory: str, request: Request, forwarder_pid: int, *,
                  event: str, now: float) -> None:  # fmt: skip
-        self._teller: list[Any] = [forwarder_pid, process_started_at(forwarder_pid)]
+        self._printer: list[Any] = [forwarder_pid, process_started_at(forwarder_pid)]
         path, environ = request.choices_path, request.environ
         super().__init__(host, directory, path, environ, event=event, now=now)
-        self.began_at = started_at_boot_seconds(self._teller[1])
+        self.began_at = started_at_boot_seconds(self._printer[1])
 
-    def teller(self) -> list[Any]:
+    def printer(self) -> list[Any]:
         """Return the forwarder: it prints the answer, or handles the call itself."""
-        return self._teller
+        return self._printer
 
     def _read(self, agent_id: str) -> StateRecord:
         record = super()._read(agent_id)

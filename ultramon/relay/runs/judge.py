@@ -160,7 +160,7 @@ class Judge:
         said = outcome.last_text if outcome.ended_well else None
         notes = "\n\n".join(text for text in (said, own) if text)
         if outcome.end == LIMITED:
-            # No item is to blame for it, and words are what counts as progress without one.
+            # No attempt is charged for it, and words are what counts as progress without one.
             has_worked = True
             notes = notes or f"Context {record.number} met a limit of the provider."
         now = SYSTEM_CLOCK.now()

@@ -11,7 +11,7 @@ import pytest
 
 from ultramon.backends.base import EventPage
 from ultramon.errors import AgentNotFoundError, ConfigurationError, StateWriteError
-from ultramon.system.processes import this_host
+from ultramon.system.processes import this_machine
 from ultramon.testing.clock import START
 from ultramon.testing.contract.states import ELSEWHERE, VANISHED, held, prune, start, write
 from ultramon.testing.samples import make_event, make_record
@@ -156,7 +156,7 @@ class EventContract:
         def begin() -> None:
             # A log that was busy for too long has the event with the next attempt.
             while not backend.start_agent(
-                agent_id, build, takeover=True, now=START, host=this_host()
+                agent_id, build, takeover=True, now=START, machine=this_machine()
             ):
                 pass
 
@@ -277,7 +277,7 @@ class EventContract:
     def test_lost_agents_are_pruned(self, backend: Backend) -> None:
         """Who never ended goes when it is lost and nothing was heard of it since the time."""
         gone: dict[str, Any] = {"pid_started_at": VANISHED}
-        silent: dict[str, Any] = {"host": ELSEWHERE, "lost_after_seconds": 600}
+        silent: dict[str, Any] = {"machine": ELSEWHERE, "lost_after_seconds": 600}
         start(backend, "gone", **gone)
         start(backend, "gone-and-beat-later", **gone)
         start(backend, "gone-and-active-later", **{**gone, "last_activity": START + 5})
@@ -301,7 +301,7 @@ class EventContract:
 
     def test_an_agent_that_beats_again_is_not_pruned(self, backend: Backend) -> None:
         """Silence of a process elsewhere proves nothing: its next beat brings it back."""
-        start(backend, host=ELSEWHERE)
+        start(backend, machine=ELSEWHERE)
         late = {"now": START + 10_000}
         assert prune(backend, START + 9_000, **late, dry_run=True) == ["scout-1"]
         backend.heartbeat([("scout-1", 1)], START + 9_999)
@@ -320,7 +320,7 @@ class EventContract:
             seen.append(stored)
             return make_record("scout-1", generation), []
 
-        backend.start_agent("scout-1", build, takeover=False, now=START, host=this_host())
+        backend.start_agent("scout-1", build, takeover=False, now=START, machine=this_machine())
         assert seen == [None]
 
     def test_old_events_are_pruned(self, backend: Backend) -> None:

@@ -209,7 +209,7 @@ class FleetContract:
         assert subscribe(backend, "fleet-1", later) is None
 
     def test_a_holder_that_is_gone_is_replaced_at_once(self, backend: Backend) -> None:
-        """The lease of a process of this host that has ended binds nobody."""
+        """The lease of a process of this machine that has ended binds nobody."""
         if not os.path.exists("/proc/self/stat"):
             pytest.skip("this system does not prove that a process has ended")
         code = (

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from ultramon.state.liveness import ALIVE, ENDED, LOST, STALE, judge
-from ultramon.system.processes import process_started_at, this_host
+from ultramon.system.processes import process_started_at, this_machine
 from ultramon.testing.clock import START
 from ultramon.testing.contract.states import prune, start, write
 from ultramon.testing.samples import make_event, make_record
@@ -30,8 +30,8 @@ _RANKS = {"force_return": 1, "prepare_handoff": 2}
 
 
 def page(backend: Any, run: str | None = None, **options: Any) -> Page:
-    """Return a page as of `NOW`, seen from this host."""
-    shown: Page = backend.overview.page(run, now=NOW, host=this_host(), **options)
+    """Return a page as of `NOW`, seen from this machine."""
+    shown: Page = backend.overview.page(run, now=NOW, machine=this_machine(), **options)
     return shown
 
 
@@ -43,7 +43,7 @@ def ids(shown: Page) -> list[str]:
 def verdict_of(agent: StoredAgent) -> str:
     """Return what the one judge says of an agent as of `NOW`."""
     assert agent.record is not None
-    return judge(agent.record, agent.heartbeat_at, NOW, this_host()).verdict
+    return judge(agent.record, agent.heartbeat_at, NOW, this_machine()).verdict
 
 
 def urgency(agent: StoredAgent) -> tuple[int, float, str]:
@@ -56,7 +56,7 @@ def urgency(agent: StoredAgent) -> tuple[int, float, str]:
 
 
 def gone_process() -> tuple[int, str | None]:
-    """Return the pid and start of a process of this host that has ended."""
+    """Return the pid and start of a process of this machine that has ended."""
     with subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE) as process:
         started_at = process_started_at(process.pid)
         process.communicate(b"\n")
@@ -101,7 +101,7 @@ def put(backend: Backend, record: StateRecord, beat_at: float) -> None:
         lambda _former, _generation: (record, []),
         takeover=True,
         now=beat_at,
-        host=this_host(),
+        machine=this_machine(),
     )
 
 

@@ -12,7 +12,7 @@ from ultramon.errors import (
     FencedError,
     StateSchemaError,
 )
-from ultramon.system.processes import HostIdentity, this_host
+from ultramon.system.processes import MachineIdentity, this_machine
 from ultramon.testing.clock import START
 from ultramon.testing.samples import make_event, make_record
 
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from ultramon.backends.base import Backend
     from ultramon.state.record import StateRecord
 
-ELSEWHERE = HostIdentity("another-host", "another-boot")
+ELSEWHERE = MachineIdentity("another-host", "another-boot")
 VANISHED = "a process start that no process has"
 NEWER_SCHEMA = 99
 
@@ -46,7 +46,7 @@ def start(
         built.append(make_record(agent_id, generation, at=now, seq=seq, **fields))
         return built[-1], list(events)
 
-    assert backend.start_agent(agent_id, build, takeover=takeover, now=now, host=this_host())
+    assert backend.start_agent(agent_id, build, takeover=takeover, now=now, machine=this_machine())
     return built[-1]
 
 
@@ -61,7 +61,7 @@ def write(backend: Backend, before: StateRecord, **fields: Any) -> StateRecord:
 def prune(backend: Backend, agents_before: float = 0.0, **given: Any) -> list[str]:
     """Delete agents, and no events by default."""
     values = {"events_before": 0.0, "now": START, "dry_run": False, **given}
-    return backend.prune(agents_before=agents_before, host=this_host(), **values)
+    return backend.prune(agents_before=agents_before, machine=this_machine(), **values)
 
 
 def held(backend: Backend, agent_id: str = "scout-1") -> StateRecord:
@@ -88,7 +88,7 @@ class StateContract:
             calls.append((stored, generation))
             return make_record("scout-1", generation), []
 
-        backend.start_agent("scout-1", build, takeover=False, now=START, host=this_host())
+        backend.start_agent("scout-1", build, takeover=False, now=START, machine=this_machine())
         assert calls == [(None, 1)]
         assert held(backend).generation == 1
 
@@ -104,7 +104,7 @@ class StateContract:
             calls.append((stored.cumulative_chars, generation))
             return make_record("scout-1", generation), []
 
-        backend.start_agent("scout-1", build, takeover=True, now=START, host=this_host())
+        backend.start_agent("scout-1", build, takeover=True, now=START, machine=this_machine())
         assert calls == [(17, 2)]
 
     def test_every_owner_gets_a_higher_generation(self, backend: Backend) -> None:
@@ -124,7 +124,7 @@ class StateContract:
             return make_record("scout-1", generation, seq=99), []
 
         with pytest.raises(AgentAlreadyRunningError) as caught:
-            backend.start_agent("scout-1", build, takeover=False, now=START, host=this_host())
+            backend.start_agent("scout-1", build, takeover=False, now=START, machine=this_machine())
         assert (caught.value.pid, caught.value.hostname) == (first.pid, first.hostname)
         assert held(backend).seq == first.seq
         write(backend, first, cumulative_chars=3)
@@ -136,15 +136,15 @@ class StateContract:
         assert start(backend).generation == 2
 
     def test_a_silent_owner_is_followed(self, backend: Backend) -> None:
-        """An owner on another host that missed three heartbeats does not provably live."""
-        start(backend, host=ELSEWHERE)
+        """An owner on another machine that missed three heartbeats does not provably live."""
+        start(backend, machine=ELSEWHERE)
         with pytest.raises(AgentAlreadyRunningError):
             start(backend, now=START + 45)
         assert start(backend, now=START + 46).generation == 2
 
     def test_a_heartbeat_keeps_an_owner_alive(self, backend: Backend) -> None:
         """A heartbeat counts like a write for the question whether an owner lives."""
-        start(backend, host=ELSEWHERE)
+        start(backend, machine=ELSEWHERE)
         assert backend.heartbeat([("scout-1", 1)], START + 40) == []
         with pytest.raises(AgentAlreadyRunningError):
             start(backend, now=START + 80)
@@ -196,7 +196,7 @@ class StateContract:
             raise KeyError("from the agent's own code")
 
         with pytest.raises(KeyError):
-            backend.start_agent("scout-1", build, takeover=True, now=START, host=this_host())
+            backend.start_agent("scout-1", build, takeover=True, now=START, machine=this_machine())
         assert (held(backend).generation, held(backend).cumulative_chars) == (1, 5)
 
     def test_a_state_comes_back_as_it_was(self, backend: Backend) -> None:

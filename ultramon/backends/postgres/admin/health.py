@@ -1,6 +1,6 @@
 """Examines a PostgreSQL server and its store: safe settings, access, tables, rows.
 
-Nothing is written but what waits on this host.
+Nothing is written but what waits on this machine.
 """
 
 from __future__ import annotations
@@ -62,9 +62,9 @@ class Facts(NamedTuple):
     is_read_only: bool
     encoding: str
     skew_seconds: float
-    """How far its clock is ahead of this host's, give or take half the time of a question."""
+    """How far its clock is ahead of this machine's, give or take half the time of a question."""
     is_local: bool
-    """Nothing of the connection leaves this host."""
+    """Nothing of the connection leaves this machine."""
     is_encrypted: bool
     ssl_mode: str
     is_pooled: bool
@@ -192,7 +192,7 @@ def find_oldest_writer(connection: Connection) -> OldestWriter | None:
 
 
 def examine_store(store: PostgresBackend) -> Iterator[Finding]:
-    """Deliver the outbox of this host; judge it, the server, which may not answer, and all rows."""
+    """Deliver the outbox; judge it, the server, which may not answer, and all rows."""
     try:
         yield _judge_outbox(store)
         yield from examine(read_facts(store.database))
@@ -228,8 +228,8 @@ def _judge_outbox(store: PostgresBackend) -> Finding:
     store.deliver_kept(_DELIVERY_SECONDS)
     kept = store.outbox.kept()
     if kept.oldest_at is not None:
-        waiting = f"waiting on this host: states {kept.states:,}, messages {kept.messages:,}"
-        cure = "every ultramon process on this host stores them while the database answers"
+        waiting = f"waiting on this machine: states {kept.states:,}, messages {kept.messages:,}"
+        cure = "every ultramon process on this machine stores them while the database answers"
         return Finding("outbox", WARNING, f"{waiting}, since {format_time(kept.oldest_at)}", cure)
     if kept.refused:
         message = f"the database refused {kept.refused:,} entries for good"
@@ -238,8 +238,8 @@ def _judge_outbox(store: PostgresBackend) -> Finding:
     if before.oldest_at is not None:
         waited = f"states {before.states:,}, messages {before.messages:,}"
         since = format_time(before.oldest_at)
-        return Finding("outbox", OK, f"stored what waited on this host since {since}: {waited}")
-    return Finding("outbox", OK, "nothing waits on this host")
+        return Finding("outbox", OK, f"stored what waited on this machine since {since}: {waited}")
+    return Finding("outbox", OK, "nothing waits on this machine")
 
 
 def examine(facts: Facts) -> list[Finding]:
@@ -284,7 +284,7 @@ def _access(facts: Facts) -> Iterator[Finding]:
     apart = f"{abs(facts.skew_seconds):.1f} s"
     if abs(facts.skew_seconds) > MAX_SKEW_SECONDS:
         where = "ahead of" if facts.skew_seconds > 0 else "behind"
-        message = f"the server's is {apart} {where} this host's; the server's counts"
+        message = f"the server's is {apart} {where} this machine's; the server's counts"
         yield Finding("clock", WARNING, message, "let both hosts follow a time server")
     else:
         yield Finding("clock", OK, f"{apart} apart")
@@ -303,7 +303,7 @@ def _access(facts: Facts) -> Iterator[Finding]:
 
 def _encryption(facts: Facts) -> Finding:
     if facts.is_local:
-        return Finding("encryption", OK, "the connection stays on this host")
+        return Finding("encryption", OK, "the connection stays on this machine")
     if not facts.is_encrypted:
         cure = "take sslmode out of the URL: verify-full is the default"
         return Finding("encryption", WARNING, "none: everybody on the way can read it", cure)
@@ -327,7 +327,7 @@ def _store(facts: Facts) -> Iterator[Finding]:
         yield Finding("tables", PROBLEM, message, _MIGRATE)
     elif version > SCHEMA_VERSION:
         message = f"a newer ultramon made them, this one knows version {SCHEMA_VERSION}"
-        yield Finding("tables", PROBLEM, message, "upgrade ultramon on this host")
+        yield Finding("tables", PROBLEM, message, "upgrade ultramon on this machine")
     else:
         yield Finding("tables", OK, f"version {version}")
         yield _rights(facts)

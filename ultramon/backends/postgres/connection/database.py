@@ -56,8 +56,8 @@ class Database:
         max_connections: Of this process, at most; opened when they are needed.
 
     Attributes:
-        skew_seconds: How far the server's clock is ahead of this host's; 0.0 when it is less
-            than a second. Looked at with each new connection, and when this host's clock was set.
+        skew_seconds: How far the server's clock is ahead of this machine's; 0.0 when it is less
+            than a second. Asked with each new connection, and when this machine's clock was set.
         was_connected: Whether the server was reached before.
     """
 
@@ -173,7 +173,7 @@ class Database:
                 _roll_back(connection)
 
     def read_clock(self) -> None:
-        """Make `skew_seconds` that of now: this host's clock may have been set meanwhile.
+        """Make `skew_seconds` that of now: this machine's clock may have been set meanwhile.
 
         Raises:
             StateError: As `connection`, where the server has to be asked.
@@ -183,12 +183,12 @@ class Database:
                 pass
 
     def to_server(self, at: float) -> float:
-        """Return a time of this host's clock by the server's. Raises as `read_clock`."""
+        """Return a time of this machine's clock by the server's. Raises as `read_clock`."""
         self.read_clock()
         return at + self.skew_seconds
 
     def from_server(self, at: float) -> float:
-        """Return a time of the server's clock by this host's."""
+        """Return a time of the server's clock by this machine's."""
         return at - self.skew_seconds
 
     def close(self) -> None:
@@ -202,7 +202,7 @@ class Database:
     def _check(self, session: Session) -> None:
         """Read the server's clock, and make sure that its tables are of this version.
 
-        Once a connection, and again when this host's clock was set.
+        Once a connection, and again when this machine's clock was set.
         """
         if session.clock_offset is not None and not _was_set(session.clock_offset):
             return
@@ -234,7 +234,7 @@ class Database:
         former, self.skew_seconds = self.skew_seconds, seconds
         if abs(seconds - former) >= NOTICED_SKEW_SECONDS:
             _log.warning(
-                "the clock of %s is %.1f s ahead of this host's; its clock counts",
+                "the clock of %s is %.1f s ahead of this machine's; its clock counts",
                 self.address.shown,
                 seconds,
             )

@@ -1,1 +1,1 @@
-"""What is kept on this host during an outage of the database, and the thread that stores it."""
+"""What is kept on this machine during an outage of the database, and the thread that stores it."""

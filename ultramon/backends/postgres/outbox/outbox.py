@@ -1,4 +1,4 @@
-"""The outbox: what is stored during an outage of the database, kept on this host until it is back.
+"""The outbox: what is stored during an outage of the database, kept here until it is back.
 
 States with their events, messages and cancels, in order. Each takes effect once, however often it
 is delivered: events have keys, states a generation and a sequence, messages a dedupe key, and a
@@ -51,7 +51,7 @@ class Entry(NamedTuple):
 
 
 class Kept(NamedTuple):
-    """How many entries are kept on this host."""
+    """How many entries are kept on this machine."""
 
     states: int
     messages: int
@@ -97,7 +97,7 @@ class _File(Journal):
 
 
 class Outbox:
-    """One file on this host for one database, shared by its processes.
+    """One file on this machine for one database, shared by its processes.
 
     Args:
         url: Of the database, as it is shown; names the file.
@@ -117,7 +117,7 @@ class Outbox:
         """Keep the newest state of an agent durably, and its events that are not stored yet.
 
         Raises:
-            StateError: This host's disk refused as well.
+            StateError: This machine's disk refused as well.
         """
 
         def put(connection: sqlite3.Connection) -> None:
@@ -172,7 +172,7 @@ class Outbox:
         """Return the first waiting entries after an id.
 
         Raises:
-            StateError: This host's disk refused.
+            StateError: This machine's disk refused.
         """
         return self._entries("id > ? ORDER BY id LIMIT ?", after, BATCH)
 
@@ -199,7 +199,7 @@ class Outbox:
             connection.execute("UPDATE entries SET problem = ? WHERE id = ?", (problem, entry.id))
 
     def only_one(self) -> Lock:
-        """Return a ``with`` block that one process of this host enters at a time.
+        """Return a ``with`` block that one process of this machine enters at a time.
 
         Raises:
             LockedError: Another one is within.
@@ -212,10 +212,10 @@ class Outbox:
         return self._open().path
 
     def kept(self) -> Kept:
-        """Return how many entries are kept on this host.
+        """Return how many entries are kept on this machine.
 
         Raises:
-            StateError: This host's disk refused.
+            StateError: This machine's disk refused.
         """
         with self._lock:
             rows = self._read(

@@ -1,6 +1,6 @@
 """One thread per store and process that sends messages and cancels, and empties the outbox.
 
-A sender waits a moment for it and no longer. The outbox is that of this host, whichever process
+A sender waits a moment for it and no longer. The outbox is that of this machine, whichever process
 filled it.
 """
 
@@ -63,7 +63,7 @@ class Sender:
         self._outcome = _CLEAR
 
     def send(self, kind: str, agent_id: str, body: dict[str, Any], wait_seconds: float) -> Any:
-        """Carry an order out now, or keep it on this host until the database takes it.
+        """Carry an order out now, or keep it on this machine until the database takes it.
 
         It may be carried out twice: its outcome may be unknown when it is kept.
 
@@ -77,7 +77,7 @@ class Sender:
             The result of `carry_out`; 0 when it is kept.
 
         Raises:
-            UltramonError: The database refused it, or this host's disk did.
+            UltramonError: The database refused it, or this machine's disk did.
         """
         done: Future[Any] = Future()
         with self._changed:
@@ -91,7 +91,7 @@ class Sender:
         return 0
 
     def deliver(self, within_seconds: float) -> bool:
-        """Have what waits on this host delivered now, by this process or the one that is at it.
+        """Have what waits on this machine delivered now, by this process or the one that is at it.
 
         Args:
             within_seconds: How long to wait for that; what is left follows later.
@@ -108,7 +108,7 @@ class Sender:
                     return outcome == _CLEAR
                 time.sleep(_LOCKED_PAUSE_SECONDS)
         except StateError as error:
-            _log.info("what may wait on this host cannot be read: %s", error)
+            _log.info("what may wait on this machine cannot be read: %s", error)
             return False
         return True
 
@@ -183,7 +183,7 @@ class Sender:
 
         Returns:
             ``clear`` when no entry is left that could be delivered now, ``locked`` when another
-            process of this host delivers them, else ``away``.
+            process of this machine delivers them, else ``away``.
         """
         try:
             if not self._outbox.may_wait():

@@ -182,7 +182,7 @@ class Batches:
 
         Args:
             saves: The states with their events.
-            is_kept: Whether they were kept on this host until now. See `MessageRows.cancel`.
+            is_kept: Whether they were kept on this machine until now. See `MessageRows.cancel`.
         """
         self.database.read_clock()  # the rows say how far it is ahead
         outcomes: list[Outcome] = []

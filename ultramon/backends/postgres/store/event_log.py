@@ -164,7 +164,7 @@ class EventLog:
         self.database.change(statement, name, holder)
 
     def prune(self, connection: Connection, before: float) -> None:
-        """Delete events older than a time of this host's clock."""
+        """Delete events older than a time of this machine's clock."""
         connection.execute(
             "DELETE FROM ultramon.events WHERE occurred_at < %s", (format_time(before),)
         )

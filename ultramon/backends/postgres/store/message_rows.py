@@ -130,7 +130,7 @@ class MessageRows:
         Args:
             connection: Within the transaction that stores the message.
             draft: The message.
-            sent_at: When it was sent, epoch seconds of this host's clock; None = now, so that no
+            sent_at: When it was sent, epoch seconds of this machine's clock; None = now, so that no
                 clock decides: a cancel that was stored is older.
         """
         if draft.sender is None or draft.category is None:

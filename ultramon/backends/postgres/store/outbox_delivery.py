@@ -1,4 +1,4 @@
-"""Stores the entries of this host's outbox, under the rules that hold when they arrive.
+"""Stores the entries of this machine's outbox, under the rules that hold when they arrive.
 
 Events are facts and are stored; a state only if it is still the newest. Notices go to the
 recipients that are registered now, not to those of the outage.
@@ -16,7 +16,7 @@ from ultramon.backends.toolkit import refuse_living
 from ultramon.errors import StateCorruptError
 from ultramon.notices import router
 from ultramon.state.record import decode_state
-from ultramon.system.processes import process_started_at, this_host
+from ultramon.system.processes import process_started_at, this_machine
 from ultramon.system.timestamps import parse_time
 
 if TYPE_CHECKING:
@@ -111,8 +111,8 @@ class OutboxDelivery:
         Returns:
             False while its owner may.
         """
-        host = this_host()
-        if record.hostname == host.hostname and record.boot_id == host.boot_id:
+        machine = this_machine()
+        if record.hostname == machine.hostname and record.boot_id == machine.boot_id:
             started = None if record.pid is None else process_started_at(record.pid)
             if started is not None and started == record.pid_started_at:
                 return False
@@ -120,7 +120,7 @@ class OutboxDelivery:
         former = stored.record
         is_stored = former is not None and former.start_id == record.start_id is not None
         if former is not None and not is_stored:
-            refuse_living(former, stored.heartbeat_at, record.last_heartbeat, host)
+            refuse_living(former, stored.heartbeat_at, record.last_heartbeat, machine)
         record.generation = generation if is_stored else generation + 1
         for event in events:
             event["generation"] = record.generation

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from ultramon.backends.base import StoredAgent
     from ultramon.backends.postgres.connection.database import Connection, Database
     from ultramon.backends.postgres.store.states import States
-    from ultramon.system.processes import HostIdentity
+    from ultramon.system.processes import MachineIdentity
 
 _BATCH = 200
 """Agents read at once: some hundred kilobytes."""
@@ -54,7 +54,7 @@ _SILENT_SINCE_BOOT = """
 """
 
 # Of those, `judged` says in SQL what `ultramon.state.liveness.judge` says. Which processes are gone
-# only their own host knows: that was asked before.
+# only their own machine knows: that was asked before.
 _PAGE = f"""
     WITH aged AS (
         SELECT a.*, a.machine = %(machine)s AS is_here, {_RATIO} AS ratio,
@@ -108,7 +108,7 @@ class PostgresOverview:
     Attributes:
         database: Where they are.
         states: Reads them.
-        deliver_kept: Stores what was kept on this host during an outage.
+        deliver_kept: Stores what was kept on this machine during an outage.
     """
 
     database: Database
@@ -120,25 +120,26 @@ class PostgresOverview:
         run: str | None,
         *,
         now: float,
-        host: HostIdentity,
+        machine: MachineIdentity,
         limit: int | None = None,
         skip: int = 0,
         include_ended: bool = False,
     ) -> Page:
         self.deliver_kept()
-        machine, server_now = machine_of(host.hostname, host.boot_id), self.database.to_server(now)
-        silent = self.database.select(_SILENT_SINCE_BOOT, machine, server_now - boot_seconds())
+        number = machine_of(machine.hostname, machine.boot_id)
+        server_now = self.database.to_server(now)
+        silent = self.database.select(_SILENT_SINCE_BOOT, number, server_now - boot_seconds())
         cut_off = [
             one.agent_id
             for one in self._read([agent_id for (agent_id,) in silent])
-            if one.record and judge(one.record, one.heartbeat_at, now, host).verdict == LOST
+            if one.record and judge(one.record, one.heartbeat_at, now, machine).verdict == LOST
         ]
         with self.database.transaction(durable=False) as connection:
             values: dict[str, Any] = {
                 "run": to_column(run),
                 "now": server_now,
                 "skew": self.database.skew_seconds,
-                "machine": machine,
+                "machine": number,
                 "cut_off": cut_off,
                 "include_ended": include_ended,
                 "skip": skip,

@@ -86,7 +86,7 @@ class PostgresQueue(SqlQueue):
 
     Attributes:
         patience_seconds: How long `queue_message` waits for the database before it keeps the
-            message on this host. A server may wait longer than an agent.
+            message on this machine. A server may wait longer than an agent.
     """
 
     def __init__(
@@ -126,7 +126,7 @@ class PostgresQueue(SqlQueue):
         check_message(draft)
         said = draft._asdict()
         if not draft.held_seconds:
-            del said["held_seconds"]  # kept on this host, an earlier version may send it
+            del said["held_seconds"]  # kept on this machine, an earlier version may send it
         message = {
             **said,
             "now": now,

@@ -150,7 +150,7 @@ class States:
             record = decode(document.encode("ascii", "replace"), self._path(agent_id))
         except StateError as error:
             return StoredAgent(agent_id, None, beat, error)
-        # The times by which an agent is judged move to the clock of this host.
+        # The times by which an agent is judged move to the clock of this machine.
         difference = skew_seconds - self._database.skew_seconds
         if difference:
             record.last_heartbeat += difference
@@ -175,7 +175,7 @@ class States:
             " WHERE agent_id = %s AND history IS NOT NULL",
             to_column(agent_id),
         )
-        # Like the times of a state, those of its readings move to the clock of this host.
+        # Like the times of a state, those of its readings move to the clock of this machine.
         for points, skew_seconds in rows:
             return decode_points(points, skew_seconds - self._database.skew_seconds)
         return []

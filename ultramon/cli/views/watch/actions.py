@@ -13,7 +13,7 @@ from ultramon.state.liveness import ENDED, LOST
 from ultramon.state.record import SDK_HOST, host_memory
 from ultramon.system.clock import SYSTEM_CLOCK
 from ultramon.system.ids import random_hex
-from ultramon.system.processes import this_host
+from ultramon.system.processes import this_machine
 from ultramon.system.timestamps import format_time
 
 if TYPE_CHECKING:
@@ -52,8 +52,8 @@ def way_to(
         pane_processes: Returns the process of each pane of tmux; none without tmux.
     """
     record, name = one.record, field(str(name_of(one.record)))
-    if record.hostname != this_host().hostname:
-        return Way((), False, f"{name} runs on {field(record.hostname) or 'another host'}")
+    if record.hostname != this_machine().hostname:
+        return Way((), False, f"{name} runs on {field(record.hostname) or 'another machine'}")
     if one.liveness.verdict not in (ENDED, LOST):
         pane = host_memory(record).get("tmuxPane")
         panes = pane_processes() if isinstance(pane, str) else {}
@@ -150,7 +150,7 @@ def ask_to_hand_over(backend: Backend, one: ObservedAgent) -> str:
         return f"{name} has ended: nobody is there to be asked"
     is_hosted = record.host != SDK_HOST
     if is_hosted and not isinstance(backend, LocalBackend):
-        return f"{name} reports to a server: only on its own host can it be asked"
+        return f"{name} reports to a server: only on its own machine can it be asked"
     backend.put_request(
         record.agent_id,
         {

@@ -16,7 +16,7 @@ from ultramon.cli.selection import directory_of
 from ultramon.cli.views.agent_table import brief_state
 from ultramon.errors import AgentNotFoundError, StateError
 from ultramon.state.usage_percent import usage_words
-from ultramon.system.processes import this_host
+from ultramon.system.processes import this_machine
 from ultramon.system.terminal_text import sanitize
 
 if TYPE_CHECKING:
@@ -120,7 +120,7 @@ def _last_text(host: Host | None, record: StateRecord, memory: HookMemory) -> It
 
 
 def _transcript(host: Host | None, record: StateRecord, memory: HookMemory) -> str | None:
-    is_here = record.hostname == this_host().hostname
+    is_here = record.hostname == this_machine().hostname
     return memory.transcript_path if host is not None and is_here else None
 
 
