@@ -36,7 +36,7 @@ def start(backend, name):
         lambda _, generation: (make_record(name, generation), []),
         takeover=True,
         now=START,
-        host=None,
+        machine=None,
     )
 
 
