@@ -225,7 +225,7 @@ def test_only_the_two_machines_import_transitions():
         for path in SOURCES
         if any(name.split(".")[0] == "transitions" for name in modules_imported(path))
     ]
-    assert importers == ["level_machine.py", "lifecycle.py"]
+    assert importers == ["level_machine.py", "lifecycle_machine.py"]
 
 
 def test_nothing_prints_outside_the_faces():
@@ -386,7 +386,7 @@ A_MONITOR_LOADS = {
     "context": "config estimator estimator_weights forecast forecast_tables gauge ladder"
     " level_machine level_words levels limits model_windows monitor_gauge note provider_usage"
     " shared_levels token_counts tracker",
-    "monitor": "async_twins background late_models lifecycle live_state monitor session"
+    "monitor": "async_twins background late_models lifecycle lifecycle_machine live_state monitor"
     " state_writer",
     "notices": "levels message message_rules permissions registration router texts",
     "state": "event_keys history_ring level_share liveness observed plan record record_head"

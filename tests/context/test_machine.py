@@ -10,7 +10,7 @@ from test_thresholds import ladders, limits, usage_ratios
 from ultramon.context.ladder import DEFAULT_LADDER, Ladder, Rung, next_level
 from ultramon.context.level_machine import LevelMachine
 from ultramon.errors import LifecycleError
-from ultramon.monitor.lifecycle import LifecycleMachine
+from ultramon.monitor.lifecycle_machine import LifecycleMachine
 from ultramon.state.liveness import OUTCOMES
 
 # Names that `transitions` gives a meaning of its own must be ordinary levels here.

@@ -126,10 +126,10 @@ def test_asking_for_one_conversation_closes_the_idle_ones_once_a_minute(store, u
         assert len(pool) == 2
         ultramon_clock.advance(1)
         pool.get("c")
-        assert sorted(pool._seats) == ["b", "c"]
+        assert sorted(pool._conversations) == ["b", "c"]
         ultramon_clock.advance(59)
         pool.get("c")
-        assert sorted(pool._seats) == ["b", "c"]
+        assert sorted(pool._conversations) == ["b", "c"]
 
 
 def test_a_conversation_closed_by_name_ends_with_that_outcome(pool, store):

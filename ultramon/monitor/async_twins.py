@@ -21,6 +21,7 @@ async def to_its_end(
 
     running = asyncio.ensure_future(asyncio.to_thread(call, *arguments, **named))
     cancelled: asyncio.CancelledError | None = None
+    # A thread cannot be stopped: a half-made call would start or store behind its caller's back.
     while not running.done():
         try:
             await asyncio.wait({running})

@@ -1,6 +1,6 @@
-"""One background thread per process that saves and beats for all its agents.
+"""One background thread per process saves states and sends heartbeats for all its agents.
 
-A clock of one's own has no thread: advancing it does what is due.
+A test's own clock has no thread: advancing the clock does the work that is due.
 """
 
 from __future__ import annotations
@@ -32,16 +32,16 @@ if TYPE_CHECKING:
 _log = logging.getLogger("ultramon.monitor")
 
 AGENT_WAIT_SECONDS = 0.05
-"""The longest time an agent waits for a save; after that the save goes on without it."""
+"""The longest time an agent waits for a save; after that the save continues without it."""
 WARN_EVERY_SECONDS = 60.0
 REQUEST_SECONDS = 1.0
 """Time between two checks for a request of an orchestrator."""
 GRID_SECONDS = 0.05
 """Work that falls due within this time is done together: fewer wakes, fewer steps of a store."""
 SLICE = 100
-"""Writers that are looked after in one go; then a thread that waits for the interpreter gets it."""
+"""Writers served before the thread pauses, so that agents that wait for the interpreter get it."""
 TOGETHER = 25
-"""Saves of one step: their writers wait for each other."""
+"""Saves in one step of the store. A step holds the locks of all its writers until its end."""
 PAUSE_SECONDS = 0.0005
 _LONGEST_WAIT_SECONDS = 3600.0
 _NEVER = float("inf")
@@ -103,8 +103,9 @@ class BackgroundSaver:
         self._clock = clock
         self.threaded = threaded
         self._condition = threading.Condition()
+        # Weak: an agent whose program dropped its monitor must not beat for ever.
         self._jobs: weakref.WeakKeyDictionary[Writer, _Job] = weakref.WeakKeyDictionary()
-        # By time; the number keeps those of one time in their order.
+        # By time; the number keeps those of one time in their order, as writers do not compare.
         self._queue: list[tuple[float, int, weakref.ref[Writer]]] = []
         self._numbers = count()
         # A writer with an unsaved end must not be collected before its last state is stored.
@@ -117,7 +118,7 @@ class BackgroundSaver:
         self._warned_at: float | None = None
 
     def add(self, writer: Writer) -> None:
-        """Begin to save and beat for a writer."""
+        """Begin to save states and send heartbeats for a writer."""
         with self._condition:
             now = self._clock.monotonic()
             beat_at = self._align(now + writer.heartbeat_interval_seconds)
@@ -166,7 +167,7 @@ class BackgroundSaver:
         return done.wait(wait_seconds)
 
     def run_within(self, work: Callable[[], object], wait_seconds: float | None) -> bool:
-        """Do blocking work, waiting at most so long; after that it goes on in a thread of its own.
+        """Do blocking work, waiting at most so long; then it continues in a thread of its own.
 
         Args:
             work: What to do. What it raises in time is raised here.
@@ -186,6 +187,7 @@ class BackgroundSaver:
             except BaseException as failure:  # noqa: BLE001 - raised again where it is waited for
                 future.set_exception(failure)
 
+        # A thread of its own, not the saver's: no start waits behind another agent's disk.
         try:
             threading.Thread(target=run, name="ultramon-start", daemon=True).start()
         except RuntimeError:  # the process may have no more threads
@@ -214,6 +216,7 @@ class BackgroundSaver:
             if writer is not None and job is not None and at == job.queued_at:
                 if at == job.due_at:
                     return at, writer, job
+                # Due later since it was queued: moving an entry within a heap would cost a search.
                 job.queued_at = _NEVER
                 heappop(self._queue)
                 self._enqueue(writer, job)
@@ -357,6 +360,7 @@ def save_all(wanted: Sequence[tuple[Writer, bool]]) -> list[Writer]:
     together: dict[RecordsTogether, dict[Writer, bool]] = {}
     alone: list[tuple[Writer, bool]] = []
     for writer, durable in wanted:
+        # The first state of an agent needs `start_agent`, which takes one agent at a time.
         store, is_stored = writer.backend, writer.record.generation > 0
         if len(wanted) > 1 and is_stored and isinstance(store, RecordsTogether):
             group = together.setdefault(store, {})

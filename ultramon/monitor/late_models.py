@@ -41,6 +41,7 @@ class _LateModels:
             try:
                 _import()
             except (OSError, ImportError):
+                # Probably no descriptor was left: the import tries again with those in reserve.
                 self._release()
                 _import()
             self._release()
@@ -56,7 +57,7 @@ class _LateModels:
                 thread.daemon = True
                 thread.start()
                 self._thread = thread
-            except (OSError, RuntimeError) as error:  # none is left even now
+            except (OSError, RuntimeError) as error:  # no descriptor or no thread is left
                 _log.debug("the models load when they are needed: %s", error)
 
     def _load_later(self) -> None:

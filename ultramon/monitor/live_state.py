@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from ultramon.errors import AgentAlreadyRunningError, FencedError, UltramonError
 from ultramon.monitor.late_models import load_models
-from ultramon.monitor.lifecycle import CREATED, LifecycleMachine
+from ultramon.monitor.lifecycle_machine import CREATED, LifecycleMachine
 
 if TYPE_CHECKING:
     from ultramon.context.config import ContextConfig
@@ -31,9 +31,9 @@ class LiveState:
     Attributes:
         record: As it is now; its generation is the number of this owner, 0 until it is stored.
         config: Of the agent.
-        lifecycle: Where the agent is between its start and its end.
+        machine: Says where the agent is between its start and its end.
         lock: Guards gauge, plan and everything here.
-        resumes: Whether the window of an ended agent of the same id goes on.
+        resumes: Whether the window of an ended agent of the same id is continued.
         is_fenced: Whether another process owns the agent.
     """
 
@@ -41,7 +41,7 @@ class LiveState:
         self.record: StateRecord = gauge.record
         self.config: ContextConfig = gauge.config
         self.clock = clock
-        self.lifecycle = LifecycleMachine(self.record.agent_id)
+        self.machine = LifecycleMachine(self.record.agent_id)
         self.lock = threading.RLock()
         self.is_fenced = False
         self.resumes = False
@@ -72,18 +72,18 @@ class LiveState:
         is_same_run = stored.run == record.run
         if is_same_run:
             record.handoff = record.handoff or stored.handoff
-        if self.lifecycle.phase != CREATED:
-            # It could not be stored until now; what it counted itself meanwhile is newer.
+        if self.machine.phase != CREATED:
+            # The start could not be stored until now; what this owner has counted since is newer.
             gauge.move_to_epoch(max(record.epoch, stored.epoch + 1))
-        elif is_same_run and self._goes_on(stored) and _is_sound(stored):
+        elif is_same_run and self._continues(stored) and _is_sound(stored):
             gauge.restore(stored)
             self._plan.restore(stored.tasks, stored.tasks_completed, stored.tasks_total)
             record.started_at = stored.started_at
         else:
             gauge.begin_after(stored)
 
-    def _goes_on(self, stored: StateRecord) -> bool:
-        # What was handed over is a successor's: whoever comes back after that begins anew.
+    def _continues(self, stored: StateRecord) -> bool:
+        # What was handed over is a successor's: an agent that comes back after that begins anew.
         return stored.active or (self.resumes and stored.outcome != "returned")
 
     def fence(self, error: UltramonError) -> None:

@@ -10,7 +10,7 @@ from contextlib import contextmanager, suppress
 from math import isfinite
 from typing import TYPE_CHECKING, Any, Self, Unpack
 
-# Not when it is first needed: by then the process may have no descriptor left to load it with.
+# Loaded here, not when first needed: by then the process may have no descriptor left for it.
 import ultramon.context.model_windows  # noqa: F401
 from ultramon.backends.registry import registry_of
 from ultramon.context.config import ContextConfig, as_config
@@ -22,8 +22,8 @@ from ultramon.context.token_counts import input_side
 from ultramon.errors import ConfigurationError, InvalidUsageError, UnknownResponseError
 from ultramon.monitor.async_twins import in_thread, to_its_end
 from ultramon.monitor.late_models import load_models
-from ultramon.monitor.lifecycle import CREATED
-from ultramon.monitor.session import TASK_SAVE_SECONDS, Session
+from ultramon.monitor.lifecycle import TASK_SAVE_SECONDS, Lifecycle
+from ultramon.monitor.lifecycle_machine import CREATED
 from ultramon.routing import NOTIFY_THRESHOLDS, PARENT, SELF
 from ultramon.state.liveness import judge
 from ultramon.state.plan import Plan
@@ -82,10 +82,10 @@ class ContextMonitor:
             is the plan.
         takeover: Take the id even from an owner that provably lives.
         resumes: Continue the window of an ended agent of this id, with its last reading and plan,
-            as that of a vanished one is: its conversation goes on. What an agent has handed off
-            is not continued.
-        notify: ``self`` or ``parent``: who is sent notices about this agent from its start on, see
-            `register`; None = ``ULTRAMON_NOTIFY``, else nobody.
+            as that of a vanished one is: for a conversation that continues. What an agent has
+            handed off is not continued.
+        notify: ``self`` or ``parent``: the recipient of notices about this agent from its start on,
+            see `register`; None = ``ULTRAMON_NOTIFY``, else no notices.
         notify_thresholds: When, as for `register`; None = the usage ratios, with commas between
             them, in ``ULTRAMON_NOTIFY_THRESHOLDS``, else the agent's own ladder.
         backend: A backend or its URL; None = see `open_backend`.
@@ -94,7 +94,7 @@ class ContextMonitor:
 
     Raises:
         InvalidAgentIdError: An id or run that cannot name a file.
-        ConfigurationError: A configured value is out of range, or there is nobody to notify.
+        ConfigurationError: A configured value is out of range, or there is no recipient to notify.
 
     Attributes:
         agent_id: The agent.
@@ -150,7 +150,7 @@ class ContextMonitor:
         gauge = MonitorGauge(
             config, clock, lambda: (plan.completed_count, plan.total_count), record
         )
-        session = Session(
+        lifecycle = Lifecycle(
             gauge,
             plan,
             backend=store,
@@ -161,14 +161,13 @@ class ContextMonitor:
             notify=notify,
             notify_ladder=rungs,
         )
-        self.agent_id = session.agent_id
-        self._session = session
-        self._record = session.record
-        self._writer = session.writer
+        self.agent_id = lifecycle.agent_id
+        self._lifecycle = lifecycle
+        self._record = lifecycle.record
+        self._writer = lifecycle.writer
         self._gauge = gauge
         self._plan = plan
         self._goal = goal
-        self._lifecycle = session.lifecycle
         self._unknown_types: set[str] = set()
         self._overflow_epoch: int | None = None
         self._has_handed_off = False
@@ -198,19 +197,19 @@ class ContextMonitor:
 
         Its action is ``force_return`` then, and the message names the other.
         """
-        return self._session.state.is_fenced
+        return self._lifecycle.state.is_fenced
 
     @property
     def told_rank(self) -> int:
-        """The highest rung of this epoch, from 0, of which the agent itself has been told."""
+        """The highest rung of this epoch, from 0, of which the agent has read a reminder."""
         told = self._record.extra.get(TOLD) or {}
         return int(told["rank"]) if told.get("epoch") == self._record.epoch else 0
 
     @told_rank.setter
     def told_rank(self, rank: int) -> None:
         if rank != self.told_rank:
-            with self._session.state.lock:
-                # A new one: a snapshot on its way to the store shares the former.
+            with self._lifecycle.state.lock:
+                # A new dictionary: a snapshot on its way to the store shares the former.
                 told = {"epoch": self._record.epoch, "rank": rank}
                 self._record.extra = {**self._record.extra, TOLD: told}
 
@@ -219,7 +218,7 @@ class ContextMonitor:
 
         Reads the store, once. For an agent that waited, before it works again.
         """
-        return self._session.leave_if_taken()
+        return self._lifecycle.leave_if_taken()
 
     def start(self) -> Self:
         """Take the agent and store its first state; waits `store_timeout_seconds` at most.
@@ -235,7 +234,7 @@ class ContextMonitor:
             StateError: That handoff could not be claimed for certain, or the store refused and
                 ``on_error`` is ``raise``.
         """
-        self._session.start()
+        self._lifecycle.start()
         return self
 
     async def start_async(self) -> Self:
@@ -264,13 +263,13 @@ class ContextMonitor:
             LifecycleError: It was never started.
             ValueError: There is no such outcome.
         """
-        return self._session.stop(outcome)
+        return self._lifecycle.stop(outcome)
 
     stop_async = in_thread(stop)
 
     def _exit_together(self, kind: type[BaseException] | None) -> None:
         if self._record.active:
-            self._session.stop_here(self._outcome_of(kind, None))
+            self._lifecycle.stop_here(self._outcome_of(kind, None))
 
     def __enter__(self) -> Self:
         return self.start() if self._lifecycle.phase == CREATED else self
@@ -326,19 +325,19 @@ class ContextMonitor:
             context_threshold_reached: Once per upward crossing, in this thread, after the state was
                 saved or 50 ms have passed; ``event.stored`` says which.
         """
-        session, gauge = self._session, self._gauge
+        lifecycle, gauge = self._lifecycle, self._gauge
         if not self._record.active:
             self._lifecycle.require("track_content")
         if not isinstance(text, str):
             raise TypeError(
                 f"agent {self.agent_id}: content must be str, not {type(text).__name__}"
             )
-        with session.state.lock:
+        with lifecycle.state.lock:
             is_first = self._record.measured_at is None
             if not gauge.add(text, source):
-                session.note_growth()
+                lifecycle.note_growth()
                 return gauge.action
-        return session.read(lambda: None, is_first=is_first)
+        return lifecycle.read(lambda: None, is_first=is_first)
 
     def report_usage(
         self,
@@ -383,7 +382,7 @@ class ContextMonitor:
         window = self._count("context_window_tokens", context_window_tokens) or None
         tokens = input_side(tokens, read + created, cache_in_input=cache_in_input)
         stamp = self._stamp(at)
-        return self._session.read(lambda: self._gauge.report(tokens, output, window, stamp))
+        return self._lifecycle.read(lambda: self._gauge.report(tokens, output, window, stamp))
 
     def report_response(
         self,
@@ -415,7 +414,7 @@ class ContextMonitor:
         is_counted = usage is not None and any(usage[:3])
         if estimate is not None and not is_counted and not is_stream_part(response):
             given = estimate()
-            return self._session.read(lambda: self._gauge.recount(given))
+            return self._lifecycle.read(lambda: self._gauge.recount(given))
         if usage is None:
             if not is_stream_part(response):
                 self._refuse_response(response, strict=strict)
@@ -458,7 +457,7 @@ class ContextMonitor:
         if parsed is None:
             return False
         self._overflow_epoch = self._record.epoch
-        self._session.read(lambda: self._gauge.overflow(*parsed))
+        self._lifecycle.read(lambda: self._gauge.overflow(*parsed))
         return True
 
     def fits(self, text_or_tokens: str | int) -> Fit:
@@ -471,7 +470,7 @@ class ContextMonitor:
         self._lifecycle.require("fits")
         if not isinstance(text_or_tokens, str):
             self._count("text_or_tokens", text_or_tokens)
-        with self._session.state.lock:
+        with self._lifecycle.state.lock:
             return self._gauge.fits(text_or_tokens)
 
     def set_model(self, model: str | None) -> ThresholdAction:
@@ -482,7 +481,7 @@ class ContextMonitor:
             ConfigurationError: The reserved output leaves nothing of the new window.
         """
         self._lifecycle.require("set_model")
-        return self._session.read(lambda: self._gauge.set_model(model))
+        return self._lifecycle.read(lambda: self._gauge.set_model(model))
 
     def set_host_limits(
         self, *, window_tokens: int | None = None, trigger_tokens: int | None = None
@@ -501,7 +500,7 @@ class ContextMonitor:
         self._lifecycle.require("set_host_limits")
         window = self._count("window_tokens", window_tokens) or None
         trigger = self._count("trigger_tokens", trigger_tokens) or None
-        return self._session.read(lambda: self._gauge.set_host_limits(window, trigger))
+        return self._lifecycle.read(lambda: self._gauge.set_host_limits(window, trigger))
 
     def record_compaction(self, tokens_after: int | None = None) -> ThresholdAction:
         """Note that the context was compacted: a new epoch begins.
@@ -516,7 +515,7 @@ class ContextMonitor:
         self._lifecycle.require("record_compaction")
         if tokens_after is not None:
             self._count("tokens_after", tokens_after)
-        return self._session.read(lambda: self._gauge.begin_epoch("compaction", tokens_after))
+        return self._lifecycle.read(lambda: self._gauge.begin_epoch("compaction", tokens_after))
 
     def clear(self) -> ThresholdAction:
         """Note that the context was emptied: a new epoch begins with nothing in the window.
@@ -525,7 +524,7 @@ class ContextMonitor:
             LifecycleError: The monitor is not started, or already stopped.
         """
         self._lifecycle.require("clear")
-        return self._session.read(lambda: self._gauge.begin_epoch("clear", 0))
+        return self._lifecycle.read(lambda: self._gauge.begin_epoch("clear", 0))
 
     def plan(self, items: Iterable[Item]) -> None:
         """Add items to the plan, in order; items that are in it already stay as they are.
@@ -539,7 +538,7 @@ class ContextMonitor:
                 not fit a state.
         """
         self._lifecycle.require("plan")
-        with self._session.state.lock:
+        with self._lifecycle.state.lock:
             self._plan.add(items)
         if self._record.active:
             # At once: a plan that no record ever held cannot be handed over.
@@ -547,7 +546,7 @@ class ContextMonitor:
 
     def pending(self) -> list[str]:
         """Return the names of the items that are not done, interrupted ones included, in order."""
-        with self._session.state.lock:
+        with self._lifecycle.state.lock:
             return self._plan.pending()
 
     @contextmanager
@@ -562,7 +561,7 @@ class ContextMonitor:
         """
         self._lifecycle.require("task")
         plan = self._plan
-        with self._session.state.lock:
+        with self._lifecycle.state.lock:
             name = plan.begin(item)
         self._writer.changed(TASK_SAVE_SECONDS)
         try:
@@ -609,7 +608,7 @@ class ContextMonitor:
 
     def _change_plan(self, change: Callable[[], str | None]) -> None:
         """Apply a change to the plan, warn of the oddity that it returns, and save it soon."""
-        with self._session.state.lock:
+        with self._lifecycle.state.lock:
             oddity = change()
             if oddity is not None and not self._has_warned:
                 self._has_warned = True
@@ -654,42 +653,42 @@ class ContextMonitor:
         if reason is not None and reason not in REASONS:
             raise ConfigurationError("reason", reason, f"one of {', '.join(REASONS)}")
         workspace = workspace or look_at_workspace()
-        session = self._session
-        with session.state.lock:
+        lifecycle = self._lifecycle
+        with lifecycle.state.lock:
             record = self._describe_work(
                 reason or self._handoff_reason(), texts, workspace=workspace, resume=resume
             )
             handoff = self._record.handoff = record.to_json()
             self._has_handed_off = True
             event = self._writer.event("handoff_ready", handoff=handoff)
-        stored = session.announce([event], patiently=True)
-        return record.model_copy(update={"stored": stored}).bind(session.backend)
+        stored = lifecycle.announce([event], patiently=True)
+        return record.model_copy(update={"stored": stored}).bind(lifecycle.backend)
 
     hand_off_async = in_thread(hand_off)
 
     def checkpoint(self, **texts: Unpack[HandoffTexts]) -> HandoffRecord:
-        """Store what a successor would need while the agent goes on, as before a compaction.
+        """Store what a successor would need while the agent continues, as before a compaction.
 
         The record is in the journal, as the event ``checkpoint_stored``, and nowhere else: the
-        agent is not ended, nobody takes its work over, and what it leaves later is a record of its
-        own. Waits 50 ms for the store at most.
+        agent is not ended, no agent takes its work over, and what it leaves later is a record of
+        its own. Waits 50 ms for the store at most.
 
         Args:
             **texts: As for `hand_off`.
 
         Returns:
-            The record, with the reason ``compaction``. It is offered to nobody.
+            The record, with the reason ``compaction``. It is offered to no successor.
 
         Raises:
             LifecycleError: The monitor is not started, or already stopped.
         """
         self._lifecycle.require("checkpoint")
         load_models()
-        session = self._session
-        with session.state.lock:
+        lifecycle = self._lifecycle
+        with lifecycle.state.lock:
             record = self._describe_work("compaction", texts, suffix="-checkpoint")
             event = self._writer.event("checkpoint_stored", handoff=record.to_json())
-        return record.model_copy(update={"stored": session.announce([event])})
+        return record.model_copy(update={"stored": lifecycle.announce([event])})
 
     def _describe_work(
         self, reason: str, texts: HandoffTexts, *, suffix: str = "", **place: Any
@@ -697,11 +696,11 @@ class ContextMonitor:
         """Make a record of the plan as it is, and of what the agent says; under the lock."""
         from ultramon.handoff import HandoffRecord, bounded, bounded_text
 
-        own, before = self._session.state.snapshot(), self._session.predecessor
+        own, before = self._lifecycle.state.snapshot(), self._lifecycle.predecessor
         return HandoffRecord.of(
             own,
             own.tasks or [],
-            now=self._session.clock.now(),
+            now=self._lifecycle.clock.now(),
             reason=reason,
             suffix=suffix,
             generation_count=before.generation_count + 1 if before else 1,
@@ -738,7 +737,8 @@ class ContextMonitor:
     def _enter_phase(self, phase: str) -> None:
         self._lifecycle.require(phase)
         is_new, self._record.phase = phase != self._record.phase, phase
-        # The same again is progress, and is saved with other progress: some say it at each call.
+        # The same phase again is progress, and is saved with other progress: some programs report
+        # it at each call.
         self._writer.changed(TASK_SAVE_SECONDS if is_new else None)
 
     def update_heartbeat(self, *, patiently: bool = False) -> bool:
@@ -765,7 +765,7 @@ class ContextMonitor:
         load_models()
         from ultramon.state.models import AgentState
 
-        return AgentState.from_record(self._session.state.snapshot())
+        return AgentState.from_record(self._lifecycle.state.snapshot())
 
     def pinned_rules(self) -> str:
         """Return the rules that a person has pinned, as a conversation is given them back.
@@ -780,7 +780,7 @@ class ContextMonitor:
         from ultramon.state.pins import MAX_RULES_BYTES, UNREADABLE, Pins, write_rules
         from ultramon.system.processes import working_directory
 
-        backend = self._session.backend
+        backend = self._lifecycle.backend
         if not isinstance(backend, LocalBackend):
             return ""
         try:
@@ -801,8 +801,8 @@ class ContextMonitor:
         load_models()
         from ultramon.context.explanation import explain
 
-        record = self._session.state.snapshot()
-        now = self._session.clock.now()
+        record = self._lifecycle.state.snapshot()
+        now = self._lifecycle.clock.now()
         return explain(record, judge(record, now, now, this_machine()), now)
 
     def _count(self, name: str, value: int | None) -> int:
@@ -824,7 +824,7 @@ class ContextMonitor:
 
 
 create_context_monitor = ContextMonitor
-"""The same under the name of a factory."""
+"""`ContextMonitor` under the name of a factory."""
 
 
 def exit_together(ends: Iterable[tuple[ContextMonitor, type[BaseException] | None]]) -> None:

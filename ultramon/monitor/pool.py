@@ -23,8 +23,8 @@ SWEEP_SECONDS = 60.0
 _MAX_LABEL_CHARS = 200
 
 
-class _Seat:
-    """The place of one conversation; its lock is held while a monitor starts or stops there."""
+class _Conversation:
+    """One conversation in the pool; its lock is held while its monitor starts or stops."""
 
     def __init__(self) -> None:
         self.lock = threading.Lock()
@@ -76,7 +76,7 @@ class MonitorPool:
             clock=self._clock,
         )
         self._lock = threading.Lock()
-        self._seats: dict[str, _Seat] = {}
+        self._conversations: dict[str, _Conversation] = {}
         self._swept_at = self._clock.monotonic()
 
     def get(self, conversation_id: str) -> ContextMonitor:
@@ -97,19 +97,19 @@ class MonitorPool:
             self.close_idle()
         while True:
             with self._lock:
-                seat = self._seats.setdefault(conversation_id, _Seat())
-            with seat.lock:
-                if seat.is_left:
+                conversation = self._conversations.setdefault(conversation_id, _Conversation())
+            with conversation.lock:
+                if conversation.is_left:
                     continue
-                seat.used_at = self._clock.monotonic()
-                monitor = seat.monitor
+                conversation.used_at = self._clock.monotonic()
+                monitor = conversation.monitor
                 if monitor is None or not monitor.is_active:
                     label = conversation_id[:_MAX_LABEL_CHARS] or None
                     monitor = self._make(_agent_id_of(conversation_id), label=label).start()
-                    seat.monitor = monitor
-                elif seat.is_resting:
+                    conversation.monitor = monitor
+                elif conversation.is_resting:
                     monitor.working()
-                seat.is_resting = False
+                conversation.is_resting = False
                 return monitor
 
     def rest(self, conversation_id: str) -> None:
@@ -117,13 +117,13 @@ class MonitorPool:
 
         Nothing happens when the pool does not hold it.
         """
-        seat = self._seats.get(conversation_id)
-        if seat is None:
+        conversation = self._conversations.get(conversation_id)
+        if conversation is None:
             return
-        with seat.lock:
-            if seat.monitor is not None and seat.monitor.is_active:
-                seat.monitor.waiting()
-                seat.is_resting = True
+        with conversation.lock:
+            if conversation.monitor is not None and conversation.monitor.is_active:
+                conversation.monitor.waiting()
+                conversation.is_resting = True
 
     def close(self, conversation_id: str, outcome: str = "completed") -> None:
         """End a conversation; nothing happens when the pool does not hold it.
@@ -133,15 +133,15 @@ class MonitorPool:
             outcome: As for `ContextMonitor.stop`.
 
         Raises:
-            ValueError: There is no such outcome; the conversation goes on.
+            ValueError: There is no such outcome; the conversation continues.
         """
-        seat = self._seats.get(conversation_id)
-        if seat is None:
+        conversation = self._conversations.get(conversation_id)
+        if conversation is None:
             return
-        with seat.lock:
-            if seat.monitor is not None:
-                seat.monitor.stop(outcome)
-            self._leave(conversation_id, seat)
+        with conversation.lock:
+            if conversation.monitor is not None:
+                conversation.monitor.stop(outcome)
+            self._leave(conversation_id, conversation)
 
     def close_idle(self) -> list[str]:
         """End the conversations that are idle, and return their ids.
@@ -151,58 +151,63 @@ class MonitorPool:
         """
         with self._lock:
             self._swept_at = self._clock.monotonic()
-            seats = list(self._seats.items())
+            conversations = list(self._conversations.items())
         closed = []
-        for conversation_id, seat in seats:
-            # A seat whose lock is held is in use.
-            if not seat.lock.acquire(blocking=False):
+        for conversation_id, conversation in conversations:
+            # A conversation whose lock is held is in use.
+            if not conversation.lock.acquire(blocking=False):
                 continue
             try:
-                if self._is_idle(seat):
-                    self._end(conversation_id, seat, None)
+                if self._is_idle(conversation):
+                    self._end(conversation_id, conversation, None)
                     closed.append(conversation_id)
             finally:
-                seat.lock.release()
+                conversation.lock.release()
         return closed
 
     def __len__(self) -> int:
         """Return the number of conversations held."""
-        return len(self._seats)
+        return len(self._conversations)
 
     def __enter__(self) -> Self:
         return self
 
     def __exit__(self, kind: type[BaseException] | None, *_details: object) -> None:
         with self._lock:
-            seats = list(self._seats.items())
-        for conversation_id, seat in seats:
-            with seat.lock:
-                self._end(conversation_id, seat, kind)
+            conversations = list(self._conversations.items())
+        for conversation_id, conversation in conversations:
+            with conversation.lock:
+                self._end(conversation_id, conversation, kind)
 
-    def _is_idle(self, seat: _Seat) -> bool:
-        if seat.is_left or self._clock.monotonic() - seat.used_at < self._idle_seconds:
+    def _is_idle(self, conversation: _Conversation) -> bool:
+        if (
+            conversation.is_left
+            or self._clock.monotonic() - conversation.used_at < self._idle_seconds
+        ):
             return False
-        if seat.monitor is None:
+        if conversation.monitor is None:
             return True
-        state = seat.monitor.get_state()
+        state = conversation.monitor.get_state()
         quiet_seconds = self._clock.now() - state.last_activity.timestamp()
         return quiet_seconds >= self._idle_seconds and state.current_task is None
 
-    def _end(self, conversation_id: str, seat: _Seat, kind: type[BaseException] | None) -> None:
-        if seat.monitor is not None:
-            seat.monitor.__exit__(kind)
-        self._leave(conversation_id, seat)
+    def _end(
+        self, conversation_id: str, conversation: _Conversation, kind: type[BaseException] | None
+    ) -> None:
+        if conversation.monitor is not None:
+            conversation.monitor.__exit__(kind)
+        self._leave(conversation_id, conversation)
 
-    def _leave(self, conversation_id: str, seat: _Seat) -> None:
-        seat.is_left = True
+    def _leave(self, conversation_id: str, conversation: _Conversation) -> None:
+        conversation.is_left = True
         with self._lock:
-            if self._seats.get(conversation_id) is seat:
-                del self._seats[conversation_id]
+            if self._conversations.get(conversation_id) is conversation:
+                del self._conversations[conversation_id]
 
 
 def _agent_id_of(conversation_id: str) -> str:
     if is_agent_id(conversation_id):
         return conversation_id
-    # Text from elsewhere may hold half a character; that must not end a conversation.
+    # Text from elsewhere may hold half a character, which strict UTF-8 refuses.
     digest = sha256(conversation_id.encode("utf-8", "surrogatepass"))
     return f"conv-{digest.hexdigest()[:32]}"

@@ -35,11 +35,11 @@ if TYPE_CHECKING:
 _log = logging.getLogger("ultramon.monitor")
 
 RETRY_SECONDS = 0.1
-"""Between two questions to a store that refuses, while an agent waits for it."""
+"""Time between two tries with a store that refuses, while an agent waits for it."""
 REPLACE_SECONDS = 30.0
 """A state is written at least this often, so that a poller of plain JSON sees a heartbeat."""
 REPLACE_IN_DATABASE_SECONDS = 600.0
-"""In a database nobody polls plain JSON; there this would be most of its work."""
+"""In a database no program polls plain JSON; there this would be most of its work."""
 
 
 class StateWriter:
@@ -49,7 +49,7 @@ class StateWriter:
         state: Gives the snapshots; its lock guards everything here.
         backend: None stores nothing (``ULTRAMON_DISABLED``).
         saver: Saves in the background.
-        takeover: As for `Session`.
+        takeover: As for `Lifecycle`.
 
     Attributes:
         record: Of the state; its generation is the number of this owner, 0 until it is stored.
@@ -131,7 +131,7 @@ class StateWriter:
             self._leave()
 
     def end_here(self) -> bool:
-        """Do the same in this thread, once: what the store refuses is tried again later."""
+        """Do what `end` does in this thread, once: what the store refuses is tried again later."""
         if self.muted:
             return False
         with self._state.lock:
@@ -168,8 +168,8 @@ class StateWriter:
         """Save now, durably.
 
         Args:
-            patiently: Wait `store_timeout_seconds` and not 50 ms, and ask a store that refuses
-                again meanwhile. After that the save goes on without the caller.
+            patiently: Wait `store_timeout_seconds` and not 50 ms, and try a store that refuses
+                again meanwhile. After that the save continues without the caller.
 
         Returns:
             Whether what there was to store is stored.
@@ -253,7 +253,7 @@ class StateWriter:
         return not self._outbox
 
     def _schedule_next(self) -> None:
-        # With nothing new to store the state is still replaced for those who poll plain JSON.
+        # With nothing new to store the state is still replaced, for programs that poll plain JSON.
         if self._outbox:
             interval = min(self._config.save_interval_seconds, REPLACE_SECONDS)
             self._saver.schedule(self, interval)
@@ -294,6 +294,7 @@ class StateWriter:
 
     def after_fork(self) -> None:
         """Mute this copy in a forked child: the agent belongs to the parent process."""
+        # New locks: a thread of the parent that held one does not exist in the child.
         self._state.lock = threading.RLock()
         self.save_lock = threading.Lock()
         if not self.muted:
@@ -305,7 +306,7 @@ class StateWriter:
             )
 
     def _move_epochs(self, steps: int) -> None:
-        """Move the waiting events to later epochs."""
+        """Move the waiting events to later epochs: the state to continue has used theirs."""
         for event in self._outbox:
             event["epoch"] += steps
         self._counts = {
@@ -365,7 +366,7 @@ class StateWriter:
         self._register()
 
     def _recognise(self) -> bool:
-        """Go on as the owner where an earlier start was stored although it was refused.
+        """Continue as the owner where an earlier start was stored although it was refused.
 
         The agent would otherwise take its own state, with its own living process in it, for that
         of another owner.

@@ -141,13 +141,14 @@ class Worker:
                 self._is_full = True
                 return
             with monitor.task(item):
-                # Stored in the beginning too: a kill then tells which item is half done.
+                # Stored in the beginning too: after a kill the state says which item is half done.
                 monitor.update_heartbeat()
                 yield item
             # What is not stored is begun again if this process ends: the next item waits for it.
             monitor.update_heartbeat(patiently=True)
             after = monitor.get_state()
-            # Items vary: a context more costs less than a window that is passed.
+            # The largest item counts, as items vary: one more context costs less than a window
+            # that is passed.
             cost = after.estimated_tokens - before.estimated_tokens
             largest = max(largest, cost) if after.epoch == before.epoch else 0
             before = after
@@ -182,7 +183,7 @@ class Worker:
                 self._read_journal()
             except StateError as error:
                 _log.info("agent %s cannot see whether it has its work: %s", self.agent_id, error)
-        # Silent for so long it is lost, and cannot learn of it.
+        # An agent that is silent for so long is judged lost, and cannot read that it was.
         interval = self.monitor.config.heartbeat_interval_seconds
         longest = longest_silence(self.monitor.config.lost_after_seconds, interval)
         return self._is_void or now - self._read_at > max(interval, longest - interval)
@@ -190,8 +191,8 @@ class Worker:
     def _read_journal(self) -> None:
         """Read what the journal says of this agent.
 
-        What it says first holds: nobody else has the work of an agent that started in time, until
-        its context is closed.
+        What it says first holds: no other context has the work of an agent that started in time,
+        until its own is closed.
 
         Raises:
             StateError: The store refused.
@@ -221,7 +222,7 @@ def worker(
 
     Args:
         config: Limits, thresholds, intervals; None = from environment, file and defaults.
-        items: The work of an agent that nobody supervises; of a supervised one ignored. None
+        items: The work of an agent without a supervisor; of a supervised one ignored. None
             (default) = none: a warning then says that a job's environment is missing.
         goal: What the agent is for; goes into its handoff.
         hand_over_at: ``warning`` or ``critical``: the level at which the loop ends between two
