@@ -316,5 +316,5 @@ def test_explain_shows_of_whom_a_session_was_told(session):
 
     assert f"  {SESSION}.{CHILD}  with the next call\n" in explained()
     session.tool(20_100)
-    assert f"  {SESSION}.{CHILD}  told\n" in explained()
+    assert f"  {SESSION}.{CHILD}  reported\n" in explained()
     assert json.loads(explained("--json"))["subagentEnds"] == {f"{SESSION}.{CHILD}": True}

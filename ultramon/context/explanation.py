@@ -151,9 +151,9 @@ class Explanation(Model):
         if self.enforcement is not None:
             lines += ["", f"enforced  {self.enforcement}"]
         if self.subagent_ends:
-            lines += ["", "subagents whose end is told in the conversation"]
-        for name, is_told in self.subagent_ends.items():
-            lines.append(f"  {name}  {'told' if is_told else 'with the next call'}")
+            lines += ["", "subagents whose end is reported in the conversation"]
+        for name, is_reported in self.subagent_ends.items():
+            lines.append(f"  {name}  {'reported' if is_reported else 'with the next call'}")
         if self.pins:
             lines += ["", "pins      given back after a compaction"]
         for number, pin in enumerate(self.pins, 1):

@@ -124,9 +124,11 @@ class TurnHistory:
         if reported != self._reported:
             if not reported:
                 return
+            # Texts that were tracked are no turns once reports say what a turn is.
             self.clear()
             self._reported = True
         if turns:
+            # Hooks that run in parallel all read the same report.
             if turns[-1] == [tokens, at]:
                 return
             self._count(turns[-1][0], tokens, 1)

@@ -123,7 +123,7 @@ class Gauge:
         self._load()
 
     def _load(self) -> None:
-        """Go on from the record."""
+        """Continue from the record."""
         record = self.record
         self._tracker.restore(record)
         self._tracker.is_lower_bound = is_lower_bound(record)
@@ -161,7 +161,7 @@ class Gauge:
 
     @property
     def usage_ratio(self) -> float | None:
-        """The same, None also where it is only a lower bound."""
+        """`least_ratio`, but None where that is only a lower bound."""
         return None if self._tracker.is_lower_bound else self.least_ratio
 
     def resolve_limit(self) -> None:
@@ -243,6 +243,7 @@ class Gauge:
     def take_share(self, ratio: float) -> None:
         """Take a share of the limit, 0.0 and more, without tokens: how many they are is unknown."""
         self.record.measured_at = self._now()
+        # No tokens: a share of a limit that is not known cannot be converted.
         self._tracker.report(0)
         self._share = ratio
         self._show()
@@ -289,6 +290,7 @@ class Gauge:
         record.epoch_started_at = self.memory.readings_after = at
         record.measured_at = None if tokens_after is None else at
         record.announced = {"epoch": record.epoch, "rungs": {}}
+        # Assigned only where it is set: hooks store every member that is assigned.
         if self.memory.reading_file is not None:
             self.memory.reading_file = None
         self._tracker.start_epoch(tokens_after, at)
@@ -335,7 +337,7 @@ class Gauge:
             return
         names = self.ladder.names  # also those that the limit drops
         is_rise = names.index(level) > names.index(previous)
-        # Only here: most calls of a hook change no level.
+        # Imported here: most calls of a hook change no level.
         from ultramon.context.level_words import share_of
         from ultramon.state.level_share import share_facts
 
@@ -397,7 +399,7 @@ class Gauge:
         return self._resolved.rank(level)
 
     def describe_pace(self) -> str:
-        """See `ultramon.context.note.describe_pace`."""
+        """Return a sentence about the turns left before the next rung; empty when unknown."""
         from ultramon.context.note import describe_pace
 
         limit, tokens = self.record.context_limit, self._tracker.tokens

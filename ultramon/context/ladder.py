@@ -356,6 +356,7 @@ class Ladder:
 
     def _stricter(self, rung: Rung, arm: float | None) -> float | None:
         ratio = rung.ratio
+        # From half a percent below on, a reading is shown as the rung's whole percent.
         if ratio is not None and self.round_percent:
             ratio = (round(ratio * 100) - 0.5) / 100
         return min((value for value in (ratio, arm) if value is not None), default=None)
@@ -369,6 +370,8 @@ class Ladder:
             ratio = self._stricter(rung, arm)
             if ratio is None:
                 continue
+            # At fault is the tokens-left arm that decides one of the two ratios: ratio arms alone
+            # rise, as the constructor has checked.
             if lower is not None and lower[1] >= ratio:
                 return index if arm is not None and arm <= ratio else lower[0]
             lower = (index, ratio)

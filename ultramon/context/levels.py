@@ -43,7 +43,7 @@ UNKNOWN_USAGE = "Context usage unknown - report the next response"
 """Before the first reading, and after a compaction that left an unknown size."""
 
 ThresholdLevel = Level
-"""The same under the name of the type in other monitors of agents."""
+"""`Level` under the name that the type has in other monitors of agents."""
 
 _LEVELS: dict[str, Level] = {level.value: level for level in Level}
 

@@ -44,7 +44,7 @@ _CLAUDE_CODE_WINDOWS = {
     "sonnet": LARGE_WINDOW_TOKENS,
 }
 
-# An exception can carry a whole request; its complaint is at the beginning.
+# An exception can carry a whole request; the provider's words are at its beginning.
 _LONGEST_ERROR_CHARS = 20_000
 
 # A quota of tokens per minute is not a window, though providers word the two alike.
@@ -228,7 +228,7 @@ def resolve_limit(
     """Decide which context limit holds, and write it into a state with every candidate.
 
     The window is the first one known of explicit, host, observed, model, default; what a host works
-    with for a model that nobody knows is named ``host`` and ranks as model. The limit is
+    with for a model that is in no table is named ``host`` and ranks as model. The limit is
     the smallest of that window less the reserved output, the host's compaction trigger, the host's
     refusal and the user's cap; on a tie the cap is named first, then trigger and refusal.
 
@@ -300,6 +300,7 @@ def resolve_limit(
         tokens: int = candidate["tokens"]
         return tokens - reserved if candidate is window else tokens
 
+    # `min` takes the first of equals: the order of `given` decides which name a tie gets.
     in_force = [candidate for candidate in candidates if candidate["verdict"] == "holds"]
     binding = min(in_force, key=usable_tokens, default=None)
     if binding is not None:
@@ -333,6 +334,7 @@ def parse_overflow(text: str) -> tuple[int | None, int | None] | None:
     """
     import re
 
+    # The wordings match across line breaks, and whatever case a gateway passes them on in.
     message = " ".join(text[:_LONGEST_ERROR_CHARS].lower().split())
     if re.search(_RATE_LIMIT_SIGN, message):
         return None

@@ -8,7 +8,7 @@ from __future__ import annotations
 from copy import copy
 from typing import TYPE_CHECKING, NamedTuple
 
-# Not when a level first changes: by then the process may have no descriptor left to load it with.
+# Loaded here, not when a level first changes: by then the process may have no descriptor left.
 import ultramon.context.level_words  # noqa: F401
 from ultramon.context.gauge import Gauge, GaugeMemory
 from ultramon.context.ladder import FORCE_RETURN, next_level
@@ -35,7 +35,7 @@ _RESTORED = (
     "epoch", "epoch_started_at", "measured_at", "cumulative_chars", "estimated_tokens", "anchor",
     "by_source", "context_limit", "usage_ratio", "threshold_status",
 )  # fmt: skip
-"""What of a stored state its window goes on with; the rest follows from it."""
+"""The fields of a stored state with which its window continues; the rest follows from them."""
 
 
 class Fit(NamedTuple):
@@ -139,6 +139,7 @@ class MonitorGauge(Gauge):
         # `tokens` of a tracker are compared against this one number on every call.
         limit = record.context_limit
         ratio = self._resolved.next_ratio(self._level)
+        # One token early: the product of floats may miss by one, and `decide` compares exactly.
         self._act_at_tokens = None if limit is None or ratio is None else ratio * limit - 1
         name, action = record.threshold_status, record.action
         message = UNKNOWN_LIMIT if limit is None else UNKNOWN_USAGE
@@ -261,6 +262,7 @@ class MonitorGauge(Gauge):
         memory, former_model = self.memory, self.record.model
         former = memory.observed_tokens, memory.highest_tokens
         self.record.model = model
+        # What the former model held neither states nor disproves the new one's window.
         memory.observed_tokens, memory.highest_tokens = None, 0
         try:
             self._resolve()
@@ -360,6 +362,7 @@ class MonitorGauge(Gauge):
             tokens = candidate["tokens"]
             if candidate["source"] == "observed":
                 self.memory.observed_tokens = tokens
+            # More than that was reported; how much more is not stored.
             if candidate["verdict"] == "not_believed":
                 self.memory.highest_tokens = max(self.memory.highest_tokens, tokens + 1)
         self._load()

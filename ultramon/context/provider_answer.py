@@ -1,7 +1,7 @@
 """What an answer of a model's API says of the window: read from its bytes as they arrive.
 
 Knows the shapes of Anthropic, OpenAI and Google, whole and as a stream of events. A broken answer
-says nothing and raises nothing: whoever called the API is the one to learn of it.
+states nothing and raises nothing: its error is the business of the program that called the API.
 """
 
 from __future__ import annotations
@@ -74,6 +74,7 @@ class ProviderAnswer:
         """Take what is whole of Amazon's stream: lengths of frame and headers, headers, payload."""
         while len(self._held) >= 12:
             size, headers = int.from_bytes(self._held[:4]), int.from_bytes(self._held[4:8])
+            # 12 bytes of lengths and their checksum before, 4 of a checksum behind.
             if not 16 <= size < MAX_HELD_BYTES:
                 self._held.clear()
             if len(self._held) < size:

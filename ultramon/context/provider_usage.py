@@ -157,7 +157,7 @@ def _find_usage(response: object, depth: int) -> Usage | None:
         _field(summary, "token_usage"),
         response,
     )
-    # Most are missing: to look into what is not there was half of the time.
+    # Most places are missing: looking into them took half of the time.
     there = (place for place in places if place is not None)
     found = [*filter(None, map(_read_usage, there))]
     if not found:
@@ -176,6 +176,8 @@ def _last_attempt(response: object) -> object:
 
     The numbers beside it are those of all attempts.
     """
+    # In the usage of a run the entries are its requests, in that of one call attempts; only a call
+    # has an output.
     usage = _field(response, "usage")
     attempts, requests = _field(usage, "request_usage_entries"), _field(usage, "requests")
     is_one_call = isinstance(_field(response, "output"), list)

@@ -11,7 +11,7 @@ def is_cache_inside(
 ) -> bool:
     """Return whether the input of a response includes its cached tokens.
 
-    Providers count in two ways, and programs between them and us pass on one as the other. A cache
+    Providers count in two ways, and programs on the way from them pass on one as the other. A cache
     that is larger than the input lies beside it. Else a total that only one of the two ways adds
     up to decides; without such a total, the way that the shape stands for.
 

@@ -18,9 +18,11 @@ FALL_RATIO = 0.70
 
 _MAX_SOURCES = 32
 _MAX_SOURCE_CHARS = 100
+# With less text between two reports the noise is larger than the signal: nothing is learned.
 _LEARN_FROM_TOKENS = 500
 _LEARNING_RATE = 0.5
 _DECAY = 0.9
+# Bounded: one report that fits its delta badly must not scale every later estimate.
 _CALIBRATION_RANGE = (0.5, 2.0)
 # Sums of weights carry float noise; without the slack 3.0000000001 tokens would count as 4.
 _ROUNDING_SLACK = 1e-6

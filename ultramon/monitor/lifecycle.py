@@ -86,7 +86,6 @@ class Lifecycle:
         config = gauge.config
         self.agent_id = record.agent_id
         self.predecessor = predecessor
-
         self.clock = clock
         self._gauge = gauge
         self._plan = plan
@@ -121,7 +120,7 @@ class Lifecycle:
     @property
     def phase(self) -> str:
         """``created``, ``active`` or ``ended``."""
-        return self.state.machine.phase
+        return self.state.lifecycle_machine.phase
 
     def require(self, verb: str) -> None:
         """Make sure that a verb of the monitor is allowed now.
@@ -129,7 +128,7 @@ class Lifecycle:
         Raises:
             LifecycleError: It is not.
         """
-        self.state.machine.require(verb)
+        self.state.lifecycle_machine.require(verb)
 
     def start(self) -> None:
         """Claim the handoff, take the agent, register its notices; see `ContextMonitor.start`."""
@@ -157,7 +156,7 @@ class Lifecycle:
             if isinstance(error, HandoffTakenError):
                 self._store_refusal(str(error))
             raise
-        self.state.machine.begin()
+        self.state.lifecycle_machine.begin()
         if self._notify is not None and self.record.generation:
             self._register_notices(self._notify)
         self._emit([event], stored=self.writer.is_stored)
@@ -225,7 +224,7 @@ class Lifecycle:
         with self.state.lock:
             if not self.record.active:
                 return self.writer.is_stored
-            self.state.machine.finish(outcome)
+            self.state.lifecycle_machine.finish(outcome)
             self.record.active, self.record.outcome = False, outcome
             self.record.last_heartbeat = self.clock.now()
             event = self.writer.event("agent_stopped", outcome=outcome)

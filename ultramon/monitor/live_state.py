@@ -31,7 +31,7 @@ class LiveState:
     Attributes:
         record: As it is now; its generation is the number of this owner, 0 until it is stored.
         config: Of the agent.
-        machine: Says where the agent is between its start and its end.
+        lifecycle_machine: Says where the agent is between its start and its end.
         lock: Guards gauge, plan and everything here.
         resumes: Whether the window of an ended agent of the same id is continued.
         is_fenced: Whether another process owns the agent.
@@ -41,7 +41,7 @@ class LiveState:
         self.record: StateRecord = gauge.record
         self.config: ContextConfig = gauge.config
         self.clock = clock
-        self.machine = LifecycleMachine(self.record.agent_id)
+        self.lifecycle_machine = LifecycleMachine(self.record.agent_id)
         self.lock = threading.RLock()
         self.is_fenced = False
         self.resumes = False
@@ -72,7 +72,7 @@ class LiveState:
         is_same_run = stored.run == record.run
         if is_same_run:
             record.handoff = record.handoff or stored.handoff
-        if self.machine.phase != CREATED:
+        if self.lifecycle_machine.phase != CREATED:
             # The start could not be stored until now; what this owner has counted since is newer.
             gauge.move_to_epoch(max(record.epoch, stored.epoch + 1))
         elif is_same_run and self._continues(stored) and _is_sound(stored):

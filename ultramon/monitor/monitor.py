@@ -223,7 +223,7 @@ class ContextMonitor:
     def start(self) -> Self:
         """Take the agent and store its first state; waits `store_timeout_seconds` at most.
 
-        Where the store is too slow or refuses, the agent runs on and is stored later; `is_stored`
+        Where the store is too slow or refuses, the agent continues and is stored later; `is_stored`
         says whether it is. In an event loop use ``async with`` or `start_async`.
 
         Raises:
