@@ -107,6 +107,7 @@ class Assignments:
             plan.add(work)
             details = {"items": plan.pending()}
         unstored = StateRecord(agent_id, run=self._run, generation=before, epoch=1)
+        # Assignments add up, so each has a key of its own.
         if number is None:
             number = int(random_hex(6), 16)
         return unstored.event("agent_assigned", n=number, **given, **details)
@@ -117,6 +118,7 @@ class Assignments:
 
     def unread(self, agent_id: str) -> list[JournalEvent]:
         """Return the agent's assignments, starts and ends after the cursor."""
+        # Read with the first question of a poll: most polls find no agent to ask about.
         if self._unread is None:
             self._unread = {}
             cursor = self._cursor
@@ -245,7 +247,7 @@ class Assignments:
     ) -> list[dict[str, Any]]:
         """Make the handoffs of an agent that died before its first state was stored.
 
-        A handoff that it was to continue comes again as it is: nobody has claimed it, or else the
+        A handoff that it was to continue comes again as it is: no agent has claimed it, or else the
         claim decides. Items come as one record.
         """
         handoffs = {event.n: event.handoff for event in given if event.handoff is not None}
@@ -276,14 +278,14 @@ class Assignments:
             return None
         given = list(self._read_back(agent_id, generation))
         if generation == 0:
-            # The handoff of a refused successor is in other hands; items of its own remain.
+            # Another successor has the handoff of a refused one; items of its own remain.
             given = [event for event in given if event.items]
         if not given:
             return None
         if record is not None and record.generation == generation:
             life = record
         elif end.outcome == "completed":
-            return None
+            return None  # without its state this is all that is known of the work
         else:
             life = _unknown(end, generation)
         tasks = life.tasks or []
@@ -305,7 +307,7 @@ class Assignments:
 
 
 def is_end(event: JournalEvent) -> bool:
-    """Return whether an event closes the life of an agent; one that is expired runs on."""
+    """Return whether an event closes the life of an agent; one that is expired still runs."""
     return event.kind in _ENDS
 
 

@@ -57,6 +57,7 @@ class CheckSchedule:
         candidates = {*changed, *self._late}
         while self._queue and self._queue[0][0] < now:
             ended, agent_id = heappop(self._queue)
+            # An entry stays in the queue after its agent has got a later one.
             if self._until.get(agent_id) == ended:
                 del self._until[agent_id]
                 candidates.add(agent_id)
@@ -83,7 +84,7 @@ class CheckSchedule:
         until = beats_until(record, None, now, self._machine)
         if until is None or until >= now:
             return until
-        # Where the state is fresh, a later heartbeat is looked up when it is needed.
+        # The heartbeat is looked up only where the state alone is too old.
         return beats_until(record, heartbeats.get(record.agent_id), now, self._machine)
 
     def _forget(self, agent_id: str) -> None:

@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 _log = logging.getLogger("ultramon.fleet")
 
 _CGROUPS = "/sys/fs/cgroup"
+# Until so many looks at a process that is gone, asyncio may still learn how it ended.
 _LOOKS_FOR_A_CODE = 5
 
 
@@ -156,7 +157,7 @@ def watch_process(process: Attachable) -> Watched:
 
 
 def return_code(child: Child) -> int | None:
-    """Return how a child ended, reaping it where that is ours to do; None while it runs."""
+    """Return how a child ended, reaping it where its library does not; None while it runs."""
     poll = getattr(child, "poll", None)
     if poll is not None:
         code: int | None = poll()
@@ -170,6 +171,8 @@ class _WatchedChild:
         self.pid = cast("int", process.pid)
         self._process = process
         self._looks_without_code = 0
+        # Looked up now: a process that was reaped has no entry in /proc. The kernel counts for the
+        # whole cgroup, so only a rise since then can be this process.
         self._memory_events = _memory_events_file(self.pid)
         self._out_of_memory_kills = _out_of_memory_kills(self._memory_events)
 
@@ -192,7 +195,7 @@ class _WatchedChild:
 
 
 class WatchedPid:
-    """A process that somebody else started.
+    """A process of which only the pid is known.
 
     Args:
         pid: Its number.
@@ -204,7 +207,7 @@ class WatchedPid:
         self._started_at = started_at
 
     def ended(self) -> Exit | None:
-        """Return how it ended, as far as anybody but its parent can know."""
+        """Return how it ended, as far as that can be known from its pid."""
         started_at = process_started_at(self.pid)
         if started_at is not None and started_at == self._started_at:
             return None
@@ -242,6 +245,7 @@ def _memory_events_file(pid: int) -> str | None:
     try:
         with open(f"/proc/{pid}/cgroup", encoding="utf-8") as file:
             for line in file:
+                # Version 2 of cgroups, the one with that file of counts.
                 if line.startswith("0::"):
                     return f"{_CGROUPS}{line[3:].strip()}/memory.events"
     except OSError:

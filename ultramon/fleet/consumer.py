@@ -101,6 +101,7 @@ class Consumer:
         if left is None:
             self._held_at = None
             return False
+        # Another holder may have read further meanwhile: what was read here is read again.
         if self._held_at is None or left.cursor != self._acknowledged:
             self._page.clear()
             self._cursor = self._acknowledged = left.cursor

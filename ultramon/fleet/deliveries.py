@@ -158,11 +158,12 @@ class Deliveries:
             _log.warning("run %s is not watched for now: %s", self._run, error)
 
     def _deliveries(self, acknowledge_all: bool) -> Iterator[Delivery]:
-        """Yield each event with its handlers; going on acknowledges it."""
+        """Yield each event with its handlers; asking for the next acknowledges it."""
         self._mark = None
         self._next_poll_at = self._clock.monotonic() + min(self._interval_seconds, RENEW_SECONDS)
         if disabled() or not self._consumer.take_hold():
             return
+        # Before anything is read: what is stored during this poll calls for another one.
         self._mark = self._backend.change_mark()
         self._store_verdicts()
         while self._consumer.holds():
@@ -176,10 +177,11 @@ class Deliveries:
                 handled = handled or acknowledge_all or bool(handlers)
                 yield event, handlers
             self._consumer.move_on()
+            # The others are acknowledged with the last one: to read them again does no harm.
             if handled and not self._consumer.acknowledge(self._memory()):
                 return
         else:
-            # First the lease is renewed and every agent judged again.
+            # The next poll comes at once: it renews the lease and judges every agent again.
             self._next_poll_at = 0.0
         self._consumer.acknowledge(self._memory())
         self._trouble = ""
@@ -195,11 +197,14 @@ class Deliveries:
         agents = self.agents
         with agents.lock:
             events = self._judge()
+            # A process is gone: the end of a session may be in its transcript alone, and an agent
+            # may have saved after its state was read.
             if self.detector.in_doubt:
                 self._gone.end(agents.records[one] for one in self.detector.gone_agents)
                 events = self._judge()
             unstarted = list(agents.processes.without_agent())
             ended = agents.processes.take_ended()
+            # What agents could not store themselves came before the verdicts on them.
             events[:0] = agents.waiting_events()
             known = [agents.records.get(agent_id) for agent_id in {e["agentId"] for e in events}]
             whole = [record for record in known if record is not None and is_whole(record)]
@@ -240,6 +245,7 @@ class Deliveries:
             return
         self.detector.read(payload, record)
         self._emit_verdict(event)
+        # In the place of `handoff_ready`: a handler that starts successors stops by itself.
         if handoff is not None and self._is_idle(handoff):
             names = ("no_progress",)
         state = None if record is None else state_of(record)
@@ -273,7 +279,7 @@ class Deliveries:
             if self.detector.takes_back_end(payload, self.agents):
                 return
         elif event.type == "agent_refused" and record is not None and record.active:
-            return  # the agent that was there first lives on
+            return  # the agent that was there first is still active
         self.detector.read(payload, record)
         self._emit_verdict(event)
         if not is_second:
@@ -321,6 +327,7 @@ class Deliveries:
         try:
             yield
         except Exception as error:  # noqa: BLE001 - a handler must not stop the others
+            # Acknowledged all the same: an event that no handler survives would block the run.
             self.failures.append((event, error))
             del self.failures[:-KEPT_FAILURES]
             _log.exception("handler of %s for agent %s raised", event.name, event.agent_id)
@@ -370,5 +377,6 @@ async def next_in_thread(items: Iterator[Item]) -> Item | None:
     try:
         return await asyncio.shield(running)
     except asyncio.CancelledError:
+        # A generator that runs in a thread cannot be used or closed by another caller.
         await asyncio.wait({running})
         raise

@@ -28,6 +28,7 @@ EVENT_NAMES = (
 )
 
 
+# An orchestrator that handles only one of `lost` and `ended` misses no end.
 _NAMES = {
     "agent_started": ("started",),
     "agent_stopped": ("ended",),
@@ -52,7 +53,7 @@ class FleetEvent:
         handoff: With ``handoff_ready`` and ``no_progress``; `HandoffRecord.claim` it. With ``lost``
             and ``ended``: the last one of that life, which was delivered before; None without one.
         handoff_follows: With ``ended``: whether the agent may still leave a handoff. Only where the
-            outcome is ``expired``: the agent runs on, and its life closes with an end of its own.
+            outcome is ``expired``: the agent still runs; its life closes with an end of its own.
         outcome: With ``ended`` and ``lost``.
         exit: With ``ended`` and ``lost``: how an attached process ended (``returncode``,
             ``signal``, ``outOfMemory``), or the ``error`` that ended the agent.

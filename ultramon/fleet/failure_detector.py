@@ -123,6 +123,8 @@ class FailureDetector:
         # Thousands of agents may live in one process.
         started_at = cache(process_started_at)
         heartbeats, machine = agents.heartbeats, self._machine
+        # With a verdict or a deadline an agent is judged although it beats: it may have recovered,
+        # or not have returned in time.
         noted = {*self.memory["lives"], *self.memory["returning"], *agents.processes.ended_agents}
         near = self._schedule.due(records, heartbeats, agents.take_changed(), now)
         silent = [
@@ -169,6 +171,7 @@ class FailureDetector:
                 continue
             given = assignments.given(agent_id, 0)
             events += assignments.handoffs_of_unstarted(given, self.source, now)
+            # Of the first assignment: every fleet makes the same key.
             n = given[0].n if given else round(now * 1000)
             unknown = StateRecord(agent_id, run=self._run, epoch=1)
             events.append(self._lost(unknown, n, reason, exited))
@@ -319,6 +322,7 @@ class FailureDetector:
             return
         life = [event.generation, event.epoch]
         known = self.memory["returning"].get(event.agent_id)
+        # A second request extends no deadline.
         if known is not None and known["life"] == life:
             until = min(until, known["until"])
             requested = requested or known["requested"]

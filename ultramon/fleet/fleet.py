@@ -50,7 +50,7 @@ class Fleet:
 
     Events are delivered at least once per consumer name and acknowledged when the handlers return.
     One fleet object holds a consumer name at a time, across processes; others with the same name
-    stand by. A handler that raises is logged and listed in `failures`, and stops nobody.
+    stand by. A handler that raises is logged and listed in `failures`; the others are called.
 
     Args:
         run: The run; None = ``ULTRAMON_RUN``, else ``default``.
@@ -112,6 +112,7 @@ class Fleet:
         from ultramon.metrics.opentelemetry import start_opentelemetry
 
         end = start_opentelemetry(self.backend, self.run_name, clock=self._clock)
+        # A fleet that is dropped without `close` ends its export too.
         return weakref.finalize(self, end)
 
     def on(self, name: str) -> Callable[[Handler], Handler]:
@@ -323,7 +324,7 @@ class Fleet:
         target: Callable[[Job], object] | None = None,
         **options: Unpack[SupervisorOptions],
     ) -> SupervisorResult:
-        """Carry items across as many contexts as they take, and return when all are settled.
+        """Work through items in as many contexts as they take, and return when all are settled.
 
         Each context is assigned a part of the items before it starts. What it leaves undone, also
         by a kill at any moment, goes to a successor with its handoff. The same call under the same

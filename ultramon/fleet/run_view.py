@@ -20,6 +20,8 @@ if TYPE_CHECKING:
 
 _log = logging.getLogger("ultramon.fleet")
 
+# An agent stores an event before the state that it leads to; a reader waits for that, half a second
+# at most.
 _READS_OF_A_STATE = 100
 _STATE_READ_SECONDS = 0.005
 

@@ -140,7 +140,7 @@ def test_an_end_in_good_order_begins_the_count_anew():
         killed=False,
         progress=False,
         begun=["a"],
-        blamed=["a"],
+        charged=["a"],
         killed_outside=[],
     )
 

@@ -1,4 +1,4 @@
-"""Notices a worker that is broken: its contexts end alike, and none gets anywhere."""
+"""Detects a worker that is broken: its contexts end alike, and none makes progress."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 MAX_ALIKE = 3
 """So many contexts that end alike, one after the other, are a broken worker."""
 MAX_UNSEEN = 2
-"""So many processes in which no agent was seen were hardly given their environment."""
+"""So many processes in which no agent was seen probably did not get their environment."""
 
 
 class EarlyEnds:
@@ -90,10 +90,10 @@ class EarlyEnds:
         is_one_item = has_claims and None not in self._met and len(set(self._met)) < MAX_ALIKE
         if len(self._met) < MAX_ALIKE or is_one_item:
             return False
-        told = f"{len(self._met)} contexts in a row ended alike: {closing.reason}"
+        alike = f"{len(self._met)} contexts in a row ended alike: {closing.reason}"
         if self._unseen and self.problem:
-            told = f"{told}; {self.problem}"
-        self.problem = "\n".join([told, *last_lines])
+            alike = f"{alike}; {self.problem}"
+        self.problem = "\n".join([alike, *last_lines])
         return True
 
 

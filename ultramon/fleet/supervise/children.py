@@ -1,4 +1,4 @@
-"""The processes of supervised contexts: our children, and those of an orchestrator before us."""
+"""The processes of supervised contexts: children, and those of an earlier orchestrator."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ class Children:
         return agent_id in self._children
 
     def others_of(self, contexts: Iterable[WorkerContext]) -> list[WorkerContext]:
-        """Return the contexts whose process is no child of ours."""
+        """Return the contexts whose process is no child of this one."""
         return [context for context in contexts if context.agent_id not in self._children]
 
     @property
@@ -82,7 +82,7 @@ class Children:
         return self._leader_runs(agent_id) or self.has_left_others(agent_id)
 
     def has_left_others(self, agent_id: str) -> bool:
-        """Whether the process of a context has ended, and others of the context run on."""
+        """Whether the process of a context has ended, and others of the context still run."""
         if any(process.runs for process in self._left_over.get(agent_id, ())):
             return True
         return self._group(agent_id) is not None and not self._leader_runs(agent_id)
@@ -117,7 +117,7 @@ class Children:
         return leader is not None and leader.runs
 
     def _leader(self, agent_id: str) -> KnownProcess | None:
-        """Return the process of a context that is no child of ours, as far as it is known.
+        """Return the process of a context that is no child of this one, as far as it is known.
 
         Where its orchestrator died before it could store it, it is the process of the agent.
         """
@@ -131,11 +131,11 @@ class Children:
         return None if is_own else KnownProcess(record.pid, record.pid_started_at)
 
     def _group(self, agent_id: str) -> ProcessGroup | None:
-        """Return the group of a context in which somebody runs."""
+        """Return the group of a context in which a process runs."""
         group = self._groups.get(agent_id)
         if group is None or self._leader_runs(agent_id) or group.runs_without_leader:
             return group
-        del self._groups[agent_id]  # its number may be given away from now on
+        del self._groups[agent_id]  # the system may give its number to others from now on
         return None
 
     def add(self, agent_id: str, child: Child) -> ProcessFacts:
@@ -143,8 +143,8 @@ class Children:
 
         Args:
             agent_id: Of its context.
-            child: Ours. A stand-in with a true ``ends_group`` ends its group by itself: its process
-                may be followed by another.
+            child: Of this process. A stand-in with a true ``ends_group`` ends its group by itself:
+                its process may be followed by another.
 
         Raises:
             TypeError: It is no process.
@@ -160,7 +160,7 @@ class Children:
         return {**process_facts(watched.pid), "processGroup": number}
 
     def is_own(self, agent_id: str) -> bool:
-        """Whether we started the process of a context, and no stand-in did."""
+        """Whether the process of a context was started here, and not by a stand-in."""
         child = self._children.get(agent_id)
         return child is not None and not getattr(child, "ends_group", False)
 
@@ -176,9 +176,9 @@ class Children:
         return [] if last_lines is None else last_lines()
 
     def take_over(self, agent_id: str, child: Child) -> None:
-        """Watch what stands for the process of an orchestrator before us, as if it were ours.
+        """Watch what stands for the process of an earlier orchestrator, like a child.
 
-        How such a process ended, nobody but its parent knows.
+        How such a process ended only its parent knows.
         """
         self._children[agent_id] = child
         with self._agents.lock:
@@ -186,7 +186,7 @@ class Children:
             self._agents.processes.attach(agent_id, watched, 0)
 
     def adopt(self, context: WorkerContext, marks: Mapping[str, str]) -> None:
-        """Watch the process that an orchestrator before us started, if it is on this machine.
+        """Watch the process that an earlier orchestrator started, if it is on this machine.
 
         Args:
             context: Whose process.
@@ -252,6 +252,7 @@ class Children:
                 group.send(number)
             elif child is not None:
                 (child.kill if number == signal.SIGKILL else child.terminate)()
+        # Those in the group have the signal already.
         for process in {process.pid: process for process in others}.values():
             if group is None or not is_in_group(process.pid, group.number):
                 process.send(number)

@@ -22,7 +22,7 @@ _STDERR = 2
 
 
 class JobProcess(subprocess.Popen[Any]):
-    """A `subprocess.Popen` whose stderr goes where ours does, and is remembered.
+    """A `subprocess.Popen` whose stderr goes where that of this process does, and is remembered.
 
     The stderr of the process is a file without a name, which a thread passes on. A pipe would break
     with this process, and end a program that prints after that; this one may be killed at any time.
@@ -66,8 +66,9 @@ class _StderrCopy:
         import fcntl
 
         self.descriptor, path = tempfile.mkstemp(prefix="ultramon-stderr-")
+        # Without a name nothing is left behind, however the processes end.
         os.unlink(path)
-        # Writers go on at the end of the file, also after it was emptied.
+        # Writers append, so that they continue at the end also after the file was emptied.
         fcntl.fcntl(self.descriptor, fcntl.F_SETFL, os.O_RDWR | os.O_APPEND)
         self._lock = threading.Lock()
         self._passed_on = 0
@@ -105,7 +106,7 @@ class _StderrCopy:
 
     def _pass_on(self) -> None:
         while chunk := self._read():
-            with suppress(OSError):  # nobody reads it any more
+            with suppress(OSError):  # its reader is gone
                 while chunk:
                     chunk = chunk[os.write(_STDERR, chunk) :]
 

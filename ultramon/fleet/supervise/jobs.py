@@ -47,8 +47,8 @@ class Job:
     def popen(self, args: Sequence[str] | str, **options: Any) -> JobProcess:
         """Start a program with the environment of this job, in a process group of its own.
 
-        Its stderr goes where ours does, through a file: no terminal for it. Of a worker that ends
-        early again and again the result shows the last 20 lines.
+        Its stderr goes where that of this process does, through a file: it is no terminal. Of a
+        worker that ends early again and again the result shows the last 20 lines.
 
         Args:
             args: As for `subprocess.Popen`.
@@ -88,6 +88,7 @@ def marks_of(context: WorkerContext) -> dict[str, str]:
 
 def name_in_run(run: str, part: object) -> str:
     """Return the agent id of a context, or of the pool; a long run is shortened in it."""
+    # With a digest, so that long runs with one beginning stay different.
     if len(run) + _SUFFIX_LENGTH > MAX_ID_LENGTH:
         digest = blake2b(run.encode(), digest_size=8).hexdigest()
         run = f"{run[: MAX_ID_LENGTH - _SUFFIX_LENGTH - len(digest) - 1]}-{digest}"
@@ -153,6 +154,7 @@ def process_for(target: Callable[[Job], object]) -> Callable[[Job], BaseProcess]
 
 
 def _run(target: Callable[[Job], object], job: Job) -> None:
+    # The job's environment alone, as with `Job.popen`.
     os.environ.clear()
     os.environ.update(job.env)
     target(job)

@@ -35,8 +35,8 @@ class Ledger:
     the former state was entered in time.
 
     Args:
-        before: The last generation of each agent whose life is none of this ledger's business;
-            what is entered about it, or about one before it, is passed over. None = of nobody.
+        before: The last generation of each agent that this ledger is not about; what is entered
+            about it, or about one before it, is passed over. None = about all.
     """
 
     def __init__(self, before: Mapping[str, int] | None = None) -> None:
@@ -169,7 +169,7 @@ class Ledger:
         return agent_id not in self._before or generation > self._before[agent_id]
 
     def without_plan(self, died: Iterable[tuple[str, int]]) -> list[str]:
-        """Return the agents whose work nobody knows: they died without a plan or an assignment.
+        """Return the agents whose work is unknown: they died without a plan or an assignment.
 
         Args:
             died: Agents and generations that are lost by their states, with or without a verdict.

@@ -32,6 +32,8 @@ SET_ASIDE = "set_aside"
 
 REJECTIONS = 2
 """So often one context's claim of an item is rejected before the item is put back."""
+# A kill from outside says nothing about an item, and yet an item that has its agents killed must
+# not be tried for ever.
 KILLS_PER_ATTEMPT = 3
 """So many kills from outside weigh as much as one context that made no progress."""
 CHUNK_ITEMS = 500
@@ -92,7 +94,7 @@ class WorkerContext:
         end: The event that ended its agent.
         is_asked: Whether it should return.
         closed: What the event says that put back what it left.
-        is_detached: Whether it runs on although its items were put back.
+        is_detached: Whether it still runs although its items were put back.
         event_count: How many events about it were read, from its assignment on.
     """
 
@@ -201,7 +203,7 @@ class ItemPool:
 
     @property
     def running_on(self) -> list[WorkerContext]:
-        """The contexts that are not closed yet, and those whose agent runs on although they are."""
+        """The contexts that are not closed, and those whose agent still runs although they are."""
         return [*self._open_contexts.values(), *self._detached.values()]
 
     def held_by(self, context: WorkerContext, status: str) -> list[tuple[str, Item]]:
@@ -349,7 +351,7 @@ class ItemPool:
         return f"{attempts} contexts without progress on it; {why}"
 
     def read(self, event: JournalEvent, cursor: str | None) -> Iterator[SupervisorEvent]:
-        """Learn from the next event of the run's journal, and yield what there is to tell.
+        """Learn from the next event of the run's journal, and yield the steps to report.
 
         Args:
             event: The event.
@@ -373,7 +375,7 @@ class ItemPool:
                 else:
                     self._detached.pop(known.agent_id, None)
 
-    def _tell(self, name: str, event: JournalEvent, items: Iterable[str]) -> SupervisorEvent:
+    def _step(self, name: str, event: JournalEvent, items: Iterable[str]) -> SupervisorEvent:
         return SupervisorEvent(name, event.agent_id, tuple(items), event.reason, self.counts)
 
     def _move(self, item: Item, status: str) -> None:
@@ -398,6 +400,7 @@ class ItemPool:
         context = WorkerContext(agent_id, items, event.handoff, event.supervisor, cursor)
         context.event_count = 1
         self.contexts[agent_id] = self._open_contexts[agent_id] = context
+        # From the journal: another orchestrator may have assigned the last one.
         self.last_number = int(agent_id.rpartition(".")[2])
         for name in items:
             item = self._items[name]
@@ -409,7 +412,7 @@ class ItemPool:
             self._unfinished.pop(item.context or "", None)
             self._move(item, ASSIGNED)
             item.context, item.is_half_done, item.is_cut_off = agent_id, False, False
-        yield self._tell("restarted" if is_restart else "started", event, items)
+        yield self._step("restarted" if is_restart else "started", event, items)
 
     def _put_back(self, name: str) -> None:
         """Take an item from its context; one that is to be continued keeps it for its successor."""
@@ -439,7 +442,7 @@ class ItemPool:
             self._move(self._items[name], CLAIMED)
             self._items[name].settled_at = event.occurred_at
             self._claimed[name] = None
-        yield self._tell("claimed", event, items)
+        yield self._step("claimed", event, items)
 
     def _verify(self, event: JournalEvent) -> Iterator[SupervisorEvent]:
         items = self._of(event, CLAIMED)
@@ -447,7 +450,7 @@ class ItemPool:
             self._move(self._items[name], VERIFIED)
             self._items[name].settled_at = event.occurred_at
             del self._claimed[name]
-        yield self._tell("verified", event, items)
+        yield self._step("verified", event, items)
 
     def _reject(self, event: JournalEvent) -> Iterator[SupervisorEvent]:
         items = self._of(event, CLAIMED)
@@ -455,6 +458,7 @@ class ItemPool:
             item = self._items[name]
             item.rejections += 1
             item.reason = event.reasons.get(name)
+            # The agent may still correct it: `verify` is asked again when the context has ended.
             if item.rejections < REJECTIONS:
                 continue
             del self._claimed[name]
@@ -462,7 +466,7 @@ class ItemPool:
             if self.contexts[event.agent_id].closed is not None:
                 self._put_back(name)
                 item.attempts += 1
-        yield self._tell("rejected", event, items)
+        yield self._step("rejected", event, items)
 
     def _set_aside(self, event: JournalEvent) -> Iterator[SupervisorEvent]:
         items = self._of(event, OPEN)
@@ -474,7 +478,7 @@ class ItemPool:
         context = self.contexts.get(event.agent_id)
         if context is not None and not self.held_by(context, OPEN):
             self._unfinished.pop(context.agent_id, None)
-        yield self._tell("set_aside", event, items)
+        yield self._step("set_aside", event, items)
 
     def _reopen(self, event: JournalEvent) -> Iterator[SupervisorEvent]:
         """Put verified items back that a later check denied: they are as good as new."""
@@ -512,14 +516,14 @@ class ItemPool:
                 item.attempts = item.kills = 0
         names = [name for name, _ in left]
         if names and not closing.died:
-            yield self._tell("handed_over", event, names)
-        yield self._tell("ended", event, names)
+            yield self._step("handed_over", event, names)
+        yield self._step("ended", event, names)
 
 
 def handoff_from(context: WorkerContext) -> HandoffRecord | None:
     """Return the handoff that the successor of a context continues; None = it begins afresh.
 
-    A record that was rebuilt after a kill has no words: those of the one before go on.
+    A record that was rebuilt after a kill has no words: those of the one before are kept.
     """
     left, before = context.left, context.handoff
     if before is None or _words(left):
@@ -590,7 +594,7 @@ def _is_kill(exited: Exit) -> bool:
 
 
 def is_from_outside(exited: Exit) -> bool:
-    """Whether a process ended by a signal that others send, or nobody knows how."""
+    """Whether a process ended by a signal that others send, or in a way that is not known."""
     if exited.get("outOfMemory"):
         return False
     sent = exited.get("signal") in _SENT_SIGNALS or exited.get("returncode") in _SENT_CODES

@@ -24,14 +24,14 @@ class ProcessGroup:
 
     @property
     def runs_without_leader(self) -> bool:
-        """Whether others that we may end run on in it, once the leader is known to have ended."""
+        """Whether others that may be ended from here run in it, once the leader has ended."""
         try:
             os.killpg(self.number, 0)
         except (ProcessLookupError, PermissionError):
             return False
         if not sees_processes():
             return True
-        # A zombie, which nobody may ever wait for, does not run.
+        # A zombie, which may never be reaped, does not run.
         pids = [int(name) for name in os.listdir("/proc") if name.isdecimal()]
         members = [pid for pid in pids if _group_of(pid) == self.number and _may_end(pid)]
         running = [pid for pid in members if process_started_at(pid) is not None]
@@ -42,7 +42,7 @@ class ProcessGroup:
         """Send a signal to all in it; suspended ones take a SIGTERM as well.
 
         Raises:
-            ProcessLookupError: Nobody is left.
+            ProcessLookupError: No process is left.
         """
         for one in together_with(number):
             os.killpg(self.number, one)
@@ -54,7 +54,7 @@ def is_in_group(pid: int, number: int) -> bool:
 
 
 def group_led_by(pid: int) -> ProcessGroup | None:
-    """Return the group that a running process leads; None = it leads none, or ours."""
+    """Return the group that a running process leads; None = it leads none, or this process's."""
     if not hasattr(os, "killpg") or pid != _group_of(pid) or pid == os.getpgrp():
         return None
     return ProcessGroup(pid)

@@ -1,4 +1,4 @@
-"""What a supervisor tells: events on the way, and the result at the end."""
+"""What a supervisor reports: events on the way, and the result at the end."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ class ItemCounts:
     Attributes:
         assigned: All items; the others add up to it.
         verified: `verify` confirmed them.
-        claimed: An agent says that they are done, and nobody verified it.
+        claimed: An agent says that they are done; not verified.
         set_aside: Given up, with a reason.
         left: Not done yet.
     """
@@ -90,8 +90,8 @@ class SupervisorResult:
             or ``disabled``.
         failure: What is wrong with the worker where contexts end early, with the last lines of
             its stderr if `Job.popen` started it; None = nothing is known to be.
-        done_earlier: How many items were verified when this call began, or claimed where nobody
-            verifies, and were left as they were.
+        done_earlier: How many items were verified when this call began, or claimed where there is
+            no `verify`, and were left as they were.
         done_earlier_at: When the last of them was; None without any.
         begun_again: Items that were in work when their context ended without handing over: killed,
             crashed, lost, or with an end that the store did not take; and were begun again.

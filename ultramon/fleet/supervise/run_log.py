@@ -1,7 +1,7 @@
 """Reads the events of one run into its pool, those too that other readers have to wait for.
 
-In a store of many writers `Backend.events` withholds an event as long as an older transaction of
-anybody is open. A run must not stand still for it: what is committed is read at once. Where an
+In a store of many writers `Backend.events` withholds an event as long as any program has an older
+transaction open. A run must not stand still for it: what is committed is read at once. Where an
 event appears before what was read, the pool is made anew, so that it is always what the events add
 up to in their one order.
 """

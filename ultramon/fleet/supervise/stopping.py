@@ -99,14 +99,14 @@ class Stopping:
         self._interrupts += 1
         if self._interrupts > 1:
             self._grace_seconds = 0.0
-            # Processes of an orchestrator before us are waited for as long as our own.
+            # Processes of an earlier orchestrator are waited for as long as children.
             self._began_at = self._clock.monotonic()
 
     @contextmanager
     def interruptible(self) -> Iterator[None]:
         """Count Ctrl-C instead of being cut off by it, e.g. between a fork and its record.
 
-        From the second one on it means again what it meant before.
+        From the second one on it does again what it did before.
         """
         if (
             threading.current_thread() is not threading.main_thread()
@@ -130,7 +130,7 @@ class Stopping:
         """Ask for the return that is wanted, and end the processes that are overdue.
 
         Args:
-            contexts: Those whose processes are ours to end.
+            contexts: Those whose processes the supervisor may end.
         """
         now = self._clock.monotonic()
         for context in contexts:
@@ -145,7 +145,7 @@ class Stopping:
     def _due_at(self, context: WorkerContext, now: float) -> float | None:
         """Return when the process of a context is to be ended, None for never."""
         if context.is_detached or self._children.has_left_others(context.agent_id):
-            return now  # its work is in other hands, or will be
+            return now  # another context has its work, or will have it
         if self.reason is not None:
             return self._began_at + self._grace_seconds
         if context.end is not None or self._is_enforced(context):

@@ -1,8 +1,8 @@
-"""Carries a job across as many contexts as it takes: verified, and through kills at any moment.
+"""Works through a run's items in as many contexts as they take, across kills at any moment.
 
 The journal is the only source. A supervisor reads it into an `ItemPool`, compares that with states
-and processes, and appends what follows as events, which it then reads like everybody's. Whatever
-is cut off in between is found again by the next round, in this process or another.
+and processes, and appends what follows as events, which it then reads like those of others.
+Whatever is cut off in between is found again by the next round, in this process or another.
 """
 
 from __future__ import annotations
@@ -187,8 +187,8 @@ class Supervisor:
         self._stopping = Stopping(fleet.request_return, self._children, clock, options)
         self._ended_children: set[str] = set()
         self._seen: dict[str, _Seen] = {}
-        # With the end that each was read after, as an agent that was lost may stop after all, and
-        # whether its process was gone by then.
+        # The state after an end, with that end, as an agent that was lost may stop after all, and
+        # with whether its process was gone by then.
         self._final: dict[str, tuple[JournalEvent, bool, StateRecord | None]] = {}
         self._assigned = 0
         self._rounds_without_progress = 0
@@ -332,7 +332,7 @@ class Supervisor:
         """Bring journal, states and processes together; yields the calls of the user's code."""
         self._stepped_at = self._clock.monotonic()
         self._is_read = False
-        # Before the journal: what stands for a process may store a handoff as it sees the end.
+        # Processes before the journal: what stands for one may store a handoff as it sees the end.
         self._ended_children = set(self._children.ended)
         self._is_holder = self._deliveries.holds_lease()
         yield from self._read()
@@ -355,9 +355,9 @@ class Supervisor:
         yield from self._read()
 
     def _read(self) -> Iterator[_Call]:
-        """Read the journal to its end, and tell what is new since this supervisor began.
+        """Read the journal to its end, and report what is new since this supervisor began.
 
-        In one round only again where this supervisor or the user's code may have stored something.
+        A round reads again only where this supervisor or the user's code may have stored something.
         """
         if self._is_read and not self._news:
             return
@@ -389,7 +389,7 @@ class Supervisor:
     def _verify_again(self) -> None:
         """Ask about what an earlier call has verified, and reopen what is denied: all at once.
 
-        So a call that is cut off in between has changed nothing, and the next one asks about all.
+        A call that is cut off in between has changed nothing, and the next one asks about all.
         """
         if self._verification is None or not self._is_rechecking:
             return
@@ -467,7 +467,7 @@ class Supervisor:
     def _judge_claims(self, verification: Verification) -> list[dict[str, Any]]:
         """Have claims verified, and make the events of the verdicts that are there."""
         events = []
-        # Of closed contexts, too: their claims were not verified, or not known when they closed.
+        # Closed contexts too: their claims were not verified, or not known when they closed.
         for agent_id, claims in self.pool.claims().items():
             context = self.pool.contexts[agent_id]
             for attempt in range(REJECTIONS if self._has_ended(context) else 1):
@@ -607,7 +607,7 @@ class Supervisor:
             self._children.forget(context.agent_id)
 
     def _judge_worker(self, context: WorkerContext, closing: Closing, exited: Exit) -> None:
-        """Stop where a context ended as those before it did: another one would fare no better."""
+        """Stop where a context ended as those before it did: another one would end so too."""
         agent_id, ends = context.agent_id, self._early_ends
         if context.generation:
             ends.note_seen()
@@ -648,7 +648,7 @@ class Supervisor:
         now = self._clock.monotonic()
         if made_progress:
             self._rounds_without_progress = 0
-        elif now >= self._pause_until:  # else it was started before this pause
+        elif now >= self._pause_until:  # an end within a pause is that of one started before it
             pause = FIRST_PAUSE_SECONDS * 2 ** min(self._rounds_without_progress, 10)
             self._pause_until = now + min(pause, LONGEST_PAUSE_SECONDS)
             self._rounds_without_progress += 1
@@ -664,7 +664,7 @@ class Supervisor:
         return {**stored, **self._children.exit_of(context.agent_id)}
 
     def _take_over(self) -> Iterator[_Call]:
-        """Have the user's code stand in for the processes of an orchestrator before us."""
+        """Have the user's code stand in for the processes of an earlier orchestrator."""
         for context in self.pool.open_contexts if self._adopt_by is not None else ():
             agent_id = context.agent_id
             if context.supervisor == self._holder or agent_id in self._offered:
@@ -680,7 +680,7 @@ class Supervisor:
         yield from self._read()
 
     def _adopt(self) -> None:
-        """Watch the processes of an orchestrator before us, and put back what it never started."""
+        """Watch the processes of an earlier orchestrator, and put back what it never started."""
         for context in self._children.others_of(self.pool.open_contexts):
             agent_id = context.agent_id
             if context.process is not None:
@@ -697,12 +697,12 @@ class Supervisor:
                     self._note_lost(context, "it left no state")
 
     def _is_silent(self, agent_id: str) -> bool:
-        """Whether an agent has been without a state for too long: its host died with it."""
+        """Whether an agent has been without a state for too long: its machine died with it."""
         now = self._clock.monotonic()
         return now - self._stateless_since.setdefault(agent_id, now) > LOST_AFTER_SECONDS
 
     def _note_unstarted(self, context: WorkerContext, error: str) -> None:
-        # Unless the journal holds its start already.
+        # Void: it does not hold for an agent whose start is in the journal already.
         self._note_lost(context, error, void=True)
 
     def _note_lost(self, context: WorkerContext, error: str, **more: Any) -> None:
@@ -761,6 +761,7 @@ class Supervisor:
             if self.stopped:
                 self._note_unstarted(context, f"not started: {self.stopped}")
                 continue
+            # Another orchestrator may hold the run by now, and put back what has not started.
             if not self._deliveries.holds_lease():
                 return
             call = self._call(self._spawn, self._job(context))
@@ -809,7 +810,7 @@ class Supervisor:
         self._stopping.end_overdue(self._running())
 
     def _running(self) -> list[WorkerContext]:
-        """Return the contexts whose processes are ours to end: children, and what we took over."""
+        """Return the contexts whose processes may be ended here: children, and those taken over."""
         contexts = {context.agent_id: context for context in self.pool.running_on}
         running: list[WorkerContext] = []
         for agent_id in self._children.agent_ids:
@@ -821,7 +822,7 @@ class Supervisor:
         return running
 
     def _is_taken_over(self, context: WorkerContext) -> bool:
-        """Whether a context that an orchestrator before us has started goes on, or its process."""
+        """Whether a context of an earlier orchestrator is still open, or its process runs."""
         if context.is_detached or context.closed is not None:
             return context.is_detached
         return context.end is None or self._children.is_running(context.agent_id)

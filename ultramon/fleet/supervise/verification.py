@@ -66,7 +66,7 @@ class Verification:
 
         Args:
             agent_id: The context that claims them.
-            items: What it claims and nobody has judged in this attempt.
+            items: What it claims and is not judged yet in this attempt.
             attempt: 0 for the first time.
         """
         verdicts = Verdicts([], {})
@@ -79,7 +79,7 @@ class Verification:
         return verdicts
 
     def has_news(self) -> bool:
-        """Return whether there are verdicts that nobody has asked for."""
+        """Return whether there are verdicts that `ask` has not returned yet."""
         return any(answer.done() for answer in self._answers.values())
 
     def close(self) -> None:
@@ -89,6 +89,7 @@ class Verification:
         self._executor.shutdown(wait=False, cancel_futures=True)
 
     def _submit(self, name: str) -> Future[Verdict]:
+
         if inspect.iscoroutinefunction(self._verify) and self.loop is not None:
             return asyncio.run_coroutine_threadsafe(self._verify_async(name), self.loop)
         return self._executor.submit(self._verify_now, name)
