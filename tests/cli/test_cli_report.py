@@ -154,7 +154,7 @@ def test_paths_are_read_instead_of_the_clients_transcripts(busy):
     done = report(busy, path, path.parent, COLUMNS="80")
     assert done.stdout.startswith("1 session and 3 subagents in 1 project")
     assert f"\nultramon replay {path}\n" in done.stdout
-    assert "no transcripts of a known client there" in report(busy, ROOT / "docs" / "img").stderr
+    assert "no transcripts of a known host there" in report(busy, ROOT / "docs" / "img").stderr
 
 
 def test_sessions_older_than_the_days_are_left_out(busy):

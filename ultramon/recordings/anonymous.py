@@ -36,6 +36,7 @@ def anonymous(found: Survey) -> Survey:
 
 
 def _hidden_session(one: SessionFacts, projects: dict[str, str]) -> SessionFacts:
+    # A path as the target would name what the other fields hide.
     is_id = one.replay_target is not None and one.id.startswith(one.replay_target)
     return one.model_copy(
         update={

@@ -1,4 +1,4 @@
-"""The transcripts that the clients of this user keep, by the hosts that know where."""
+"""The transcripts that the hosts keep for this user."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def client_files(
     """Yield the transcripts of every host.
 
     Args:
-        environ: Variables that move a client's directory.
+        environ: Variables that move a host's directory.
         on_error: Called for each folder that is there and cannot be listed.
     """
     for host in find_hosts().usable:
@@ -55,9 +55,9 @@ def _is_cut(path: str, name: str) -> bool:
 def split_by_age(paths: Iterable[str], since: float) -> tuple[list[str], list[str]]:
     """Split files into those that a report since a time needs, and the others.
 
-    A session that went on later needs its older files too: its first subagents, or its own file
-    where only a subagent went on. What belongs to a session lies in a folder of its file's name,
-    or where its host says.
+    A session that was still at work later needs its older files too: its first subagents, or its
+    own file where only a subagent still worked. What belongs to a session lies in a folder of its
+    file's name, or where its host says.
 
     Args:
         paths: Files that may be gone.
@@ -69,6 +69,7 @@ def split_by_age(paths: Iterable[str], since: float) -> tuple[list[str], list[st
         (recent if _changed_at(path) >= since else older).append(path)
     sessions = {os.path.splitext(path)[0] for path in recent}
     folders = {folder for path in recent for folder in _folders(path)}
+    # Each recent file is opened to find its subagents: only where an older file may be one.
     subagents = {file for path in recent for file in files_of(path)} if older else set()
     needed = [
         path
@@ -96,7 +97,7 @@ def _changed_at(path: str) -> float:
     try:
         return os.stat(path).st_mtime
     except OSError:
-        return float("inf")  # who reads it says what is wrong
+        return float("inf")  # counts as recent: reading it says what is wrong
 
 
 def _folders(path: str) -> Iterator[str]:

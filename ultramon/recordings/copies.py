@@ -2,8 +2,8 @@
 
 A fork, a branch, a resumed session and an agent that was spawned with its parent's conversation
 begin with lines of another file, with its times or with new ones. A reply is known by the id that
-the provider gave it. Where a client leaves ids out of a copy, as Codex does, the file says whose
-copy it is, and equal counts up to the first own reply show how far it goes.
+the provider gave it. Where a host leaves ids out of a copy, as Codex does, the file says whose copy
+it is, and equal counts up to the first own reply show how far it goes.
 """
 
 from __future__ import annotations
@@ -37,6 +37,7 @@ def _copied_in(group: list[tuple[str, TranscriptSummary]]) -> Mapping[str, int]:
     families: defaultdict[str, list[TranscriptSummary]] = defaultdict(list)
     owners: dict[str, tuple[TranscriptSummary, int]] = {}
     found: dict[str, int] = {}
+    # Sources come first: what is copied from them then finds its owner.
     for path, one in sorted(group, key=lambda named: _order(named[1], threads)):
         count = 0
         if one.copied_from is not None:
@@ -46,7 +47,7 @@ def _copied_in(group: list[tuple[str, TranscriptSummary]]) -> Mapping[str, int]:
                 relatives.append(source)
             count = max((_shared_by_counts(one.keys, other.keys) for other in relatives), default=0)
             families[root].append(one)
-        # The client's own ids are compared with the counts: some programs number theirs from one.
+        # Ids are compared together with the counts: some programs number their replies from one.
         first = next((key for key in one.keys if _has_id(key)), "")
         owner = owners.get(first)
         if owner is not None and _thread(owner[0]) != _thread(one):

@@ -45,6 +45,7 @@ _SCHEMA = """
         path BLOB PRIMARY KEY, offset INTEGER, check_sum INTEGER, memory BLOB
     ) WITHOUT ROWID;
 """
+# A sum over the whole file would take as long as reading it.
 _CHECKED_BYTES = 4096
 _FILES_PER_TRANSACTION = 32
 _BUSY_SECONDS = 5.0
@@ -128,7 +129,7 @@ class TranscriptIndex:
             paths: Files; those that are no transcripts are passed over.
             on_read: Called before a file is read, which takes time.
             names_others: Whether a file that is no transcript counts as one that cannot be read:
-                where a client keeps nothing else.
+                where a host keeps nothing else.
         """
         for path in paths:
             try:
@@ -168,6 +169,7 @@ class TranscriptIndex:
                 yield one
                 continue
             try:
+                # The size is taken anew: the file may have grown since it was summed up.
                 stat_ = os.lstat(one.path)
                 stamp = _Stamp(one.path, stat_.st_ino, stat_.st_size, stat_.st_mtime_ns)
                 summary = self._read(stamp, count)
@@ -207,7 +209,7 @@ class TranscriptIndex:
             return {}
 
     def _give_up(self, error: sqlite3.Error) -> None:
-        """Go on without an index."""
+        """Continue without an index."""
         self.problem = f"the index is not kept: {error}"
         if self._connection is not None:
             self._connection.close()
@@ -228,6 +230,7 @@ class TranscriptIndex:
             read = _read_packed(stamp.path, copied)
         else:
             with open_recording(stamp.path) as stream:
+                # With another number of copied replies each sum is another one.
                 grown = None if copied else self._read_on(stamp, stream)
                 read = grown or _read_whole(stamp.path, stream, copied)
         self._waiting.append((stamp, read))
@@ -403,6 +406,7 @@ def _continue(
     for record in read_lines(_whole_lines(stream), reader.read, reader.is_ignorable):
         summarizer.feed(record)
     offset = stream.tell()
+    # Kept before the held records are added: a later line may still correct them.
     kept = {
         "host": host.name,
         "reader": reader.memory(),

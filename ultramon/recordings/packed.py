@@ -1,6 +1,6 @@
-"""Recordings that a client or a person has compressed, read as what they hold.
+"""Recordings that a host or a person has compressed, read as what they hold.
 
-Codex packs rollouts that nobody has used for days. Zstandard comes with Python from 3.14 on, before
+Codex packs rollouts that were not used for days. Zstandard comes with Python from 3.14 on, before
 that with the extra ``zstd``.
 """
 
@@ -87,6 +87,7 @@ def _zstandard(stream: BinaryIO) -> object:
 
 def damage_of(error: BaseException) -> str | None:
     """Return what is wrong with a packed file, where that is what an error says; else None."""
+    # By name: the error's class belongs to one of two libraries, of which one is installed at most.
     name = type(error).__name__
     is_damage = name in ("ZstdError", "BadGzipFile") or isinstance(error, EOFError)
     return "compressed, and damaged" if is_damage else None

@@ -85,6 +85,7 @@ def find_recordings(paths: Iterable[str]) -> Found:
         recognised = {file: _recognise(file) for file in files}
         texts = []
         for file, one in recognised.items():
+            # One file may be named twice, or lie below two of the paths.
             real = os.path.realpath(file)
             if real in seen:
                 continue
@@ -115,7 +116,7 @@ def files_of(path: str, on_error: Callable[[OSError], None] | None = None) -> It
         yield from files_below(path, on_error=on_error)
     else:
         yield path
-        with suppress(OSError, PackedError):  # who reads the session's own says what is wrong
+        with suppress(OSError, PackedError):  # reading the session's own says what is wrong
             if stat.S_ISREG(os.stat(path).st_mode):
                 with _open(path) as stream:
                     host = host_of(stream.read(HEAD_BYTES))
@@ -190,6 +191,7 @@ def _first_objects(head: bytes) -> list[dict[str, Any]]:
             objects.append(decode_object(line))
         except ValueError:
             break
+    # A first line longer than the head cannot be decoded; its first key says what it is.
     is_cut = not objects and lines and len(lines[0]) >= HEAD_BYTES - 1
     if is_cut and lines[0].lstrip().startswith((b'{"text":"', b'{"text": "')):
         return [{"text": ""}]

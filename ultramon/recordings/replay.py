@@ -47,7 +47,7 @@ class ReplayClock:
         return self._now
 
     def advance_to(self, at: float | None) -> None:
-        """Go on to the time of a record; a record without a time, or an earlier one, waits."""
+        """Advance to the time of a record; a record without a time, or an earlier one, waits."""
         if at is not None and self._now <= at < LAST_TIME:
             self._now = at
 
@@ -108,6 +108,7 @@ class _Replay(Follower):
 
     def on_window(self, window: Window) -> None:
         """Take the window that the host states."""
+        # A report of zero tokens is no reading: only its window is taken.
         self._gauge.report(0, 0, window.tokens, None)
         self._gauge.decide()
 

@@ -40,5 +40,5 @@ class Series:
         return {"points": self.points, "stride": self.stride, "count": self.count}
 
     def restore(self, kept: dict[str, Any]) -> None:
-        """Go on with a curve that was kept."""
+        """Continue a curve that was kept."""
         self.points, self.stride, self.count = list(kept["points"]), kept["stride"], kept["count"]

@@ -1,4 +1,4 @@
-"""What one transcript adds up to, in bounded memory; goes on where an earlier reading stopped.
+"""What one transcript adds up to, in bounded memory; continues where an earlier reading stopped.
 
 Tokens in a window are what the provider reported. Only which text they came from is estimated.
 """
@@ -34,6 +34,7 @@ MAX_OPENING_CHARS = 80
 _MAX_SOURCES = 64
 _MAX_FILES = 400
 _MAX_NAME_CHARS = 400
+# 9999-12-31: `datetime` knows no later day.
 LAST_TIME = 253_402_214_400.0
 
 
@@ -110,7 +111,7 @@ class TranscriptSummary:
 
 
 class Follower:
-    """Hears of each fact of a transcript once it is final, in the order in which they hold.
+    """Is given each fact of a transcript once it is final, in the order in which they hold.
 
     Subclasses override what they follow.
     """
@@ -131,7 +132,7 @@ class Follower:
         """Take a request that was refused because it was larger than the window."""
 
 
-NOBODY = Follower()
+NO_FOLLOWER = Follower()
 
 
 class Summarizer:
@@ -140,14 +141,14 @@ class Summarizer:
     Args:
         summary: What the transcript says of its agent, or what was added up so far.
         memory: Of a summarizer of the records before, with its summary.
-        follower: Hears of each fact after it was added up.
+        follower: Is given each fact after it was added up.
     """
 
     def __init__(
         self,
         summary: TranscriptSummary,
         memory: dict[str, Any] | None = None,
-        follower: Follower = NOBODY,
+        follower: Follower = NO_FOLLOWER,
     ) -> None:
         self._summary = summary
         self._follower = follower
@@ -214,13 +215,14 @@ class Summarizer:
                 summary.reports += not is_copy
                 self._flush()
                 self._held = record
-            elif self._held is not None:  # else text came between, and it would take its place
+            elif self._held is not None:  # else text came between: the report was counted already
                 self._held = record
         elif isinstance(record, Content):
             if is_copy:
                 return
             if summary.first_prompt is None and record.source == "user":
                 summary.first_prompt = _opening(record.text)
+            # A text that a report counts would be counted twice.
             if not record.counted:
                 self._flush()
                 self._take_text(record)
@@ -282,6 +284,7 @@ class Summarizer:
             self._inherit()
             summary.last_tokens = tokens + report.output_tokens
             return
+        # A host may compact without a line that says so; a fall between two reports shows it.
         if self._report is not None and tokens < FALL_RATIO * self._report[0]:
             if self._is_rewound:
                 self._close_window()  # a person took it back: nothing was thrown away
@@ -331,6 +334,7 @@ class Summarizer:
         summary.compactions += 1
         summary.last_tokens = None
         summary.has_ended_in_overflow = False
+        # More marks than points could not be drawn apart.
         if len(self._compacted_at) < MAX_POINTS:
             self._compacted_at.append(self._series.count)
         if tokens_after:
@@ -350,7 +354,7 @@ class Summarizer:
 
 
 def _opening(text: str) -> str | None:
-    """Return the first line of a prompt that a person wrote, cut; None where it is the client's."""
+    """Return the first line of a prompt that a person wrote, cut; None where it is the host's."""
     line = next((line for line in text.split("\n") if line.strip()), "").strip()
     return line[:MAX_OPENING_CHARS] if line and not line.startswith("<") else None
 

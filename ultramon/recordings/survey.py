@@ -104,7 +104,7 @@ class Survey(Model):
 
     generated_at: datetime
     days: int | None
-    """Only sessions that went on within so many days; None = all."""
+    """Only sessions with a record within so many days; None = all."""
     hosts: tuple[str, ...]
     transcripts: int
     sessions: int
@@ -242,6 +242,7 @@ def survey(
         for name, tokens in agent.summary.tokens_by_source.items():
             sources[name] += round(tokens)
         for path, tokens in agent.summary.tokens_by_file.items():
+            # Tools name one file absolutely, or relative to the project.
             named = _absolute(path, agent.summary.project)
             shown = spelt.setdefault(foreign_paths.path_key(named), named)
             files[shown] += round(tokens)
@@ -301,7 +302,7 @@ def limit_of(summary: TranscriptSummary, config: ContextConfig) -> int | None:
 
 
 def _sessions(found: Sequence[Summarized], config: ContextConfig) -> list[_Session]:
-    """Group transcripts; of two files of one agent the one that went on longer counts."""
+    """Group transcripts; of two files of one agent the one that ends later counts."""
     groups: defaultdict[tuple[str, str], dict[str | None, Summarized]] = defaultdict(dict)
     for one in sorted(found, key=lambda one: one.summary.ended_at or 0.0):
         groups[one.summary.host, one.summary.session_id][one.summary.agent_id] = one
@@ -423,7 +424,7 @@ def short_names(paths: set[str], least: int = 1) -> dict[str, str]:
     """Return the end of each path, long enough that no other one ends alike.
 
     Args:
-        paths: What is to be told apart.
+        paths: What the names shall distinguish.
         least: The fewest parts of a path to show.
     """
     names = {}
@@ -445,6 +446,7 @@ def _id_lengths(sessions: list[_Session]) -> dict[str, int]:
     ids = sorted({one.first.summary.session_id for one in sessions})
     lengths = {}
     for at, name in enumerate(ids):
+        # In sorted order the id with the longest common beginning is a neighbour.
         around = ids[max(0, at - 1) : at] + ids[at + 1 : at + 2]
         shared = max((_shared_chars(name, other) for other in around), default=0)
         lengths[name] = max(_LEAST_ID_CHARS, shared + 1)

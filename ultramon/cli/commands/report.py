@@ -89,6 +89,7 @@ def _survey(paths: tuple[str, ...], days: int | None) -> Survey:
     unreadable: list[Unreadable] = []
 
     def refuse(error: OSError) -> None:
+        # Its folder was just listed, so the name is there: a link that leads nowhere.
         is_link = error.errno == errno.ENOENT
         reason = str(error.strerror) if is_link else f"cannot be listed: {error.strerror}"
         unreadable.append(Unreadable(os.fsdecode(error.filename), reason))
@@ -146,7 +147,7 @@ def _say_what_is_missing(found: Survey, paths: tuple[str, ...]) -> None:
         say(f"{copied} with the history of another one, which is counted once")
     if not found.sessions and not found.older_transcripts and not found.unreadable:
         if paths:
-            say("no transcripts of a known client there")
+            say("no transcripts of a known host there")
         else:
             from ultramon.hosts.registry import host_names
 

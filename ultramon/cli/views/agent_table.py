@@ -249,7 +249,7 @@ def draw_table(
 
 
 def _fitting(filled: list[FilledColumn], look: Look, width: int) -> list[FilledColumn]:
-    """Leave out empty columns, then others until names have room enough to be told apart."""
+    """Leave out empty columns, then others until names have room to differ."""
     from rich.cells import cell_len
 
     enough = {"agent": 30 if look.is_wide else 22, "state": 16, "doing": 16}

@@ -66,6 +66,8 @@ def _list(backend: Backend, run: str | None) -> Survey:
             verdicts[one.liveness.verdict] += 1
             if one.liveness.verdict in (ALIVE, STALE):
                 if _may_need_person(one):
+                    # Only what the head leaves open is decoded: the line names one agent of
+                    # thousands.
                     if isinstance(checked_json(one), Unreadable):
                         verdicts[one.liveness.verdict] -= 1
                         problems += 1

@@ -2,4 +2,4 @@
 
 SMALL_VARIABLE = "CLAUDE_CODE_DISABLE_1M_CONTEXT"
 MOST_VARIABLE = "CLAUDE_CODE_MAX_CONTEXT_TOKENS"
-"""Variables of the client that make its window smaller."""
+"""Variables of the host that make its window smaller."""

@@ -1,6 +1,6 @@
-"""The window that the client works with, and where it is configured to compact or refuse.
+"""The window that the host works with, and where it is configured to compact or refuse.
 
-Standard library only. Without a configured window the client (2.1.330) was not seen to compact at
+Standard library only. Without a configured window the host (2.1.330) was not seen to compact at
 any number of tokens, so none is assumed. With compaction switched off it sends no request beyond a
 number of its own.
 """
@@ -37,7 +37,7 @@ VARIABLES = (
 )
 """All that is read here; none is secret."""
 
-# The client's own arithmetic, confirmed by recordings: it compacted at 67,000 of 100,000 and
+# The host's own arithmetic, confirmed by recordings: it compacted at 67,000 of 100,000 and
 # 167,000 of 200,000 tokens, and refused at 177,000 of 200,000.
 LEAST_WINDOW_TOKENS = 100_000
 OUTPUT_RESERVE_TOKENS = 20_000
@@ -45,14 +45,14 @@ COMPACTION_RESERVE_TOKENS = 13_000
 REFUSAL_RESERVE_TOKENS = 3_000
 _ENABLED = "autoCompactEnabled"
 _MAX_ANSWERS_BYTES = 1 << 25
-"""Of the file in which the client keeps a user's answers, with a history for each project."""
+"""Of the file in which the host keeps a user's answers, with a history for each project."""
 
 
 def host_window_tokens(environ: Mapping[str, str], reported_tokens: int | None) -> int | None:
-    """Return the window that the client is made to work with; None = the model decides.
+    """Return the window that the host is made to work with; None = the model decides.
 
     Args:
-        environ: The client's environment.
+        environ: The host's environment.
         reported_tokens: The window that a status line reported, maybe in another environment;
             or None.
     """
@@ -71,16 +71,16 @@ def host_window_tokens(environ: Mapping[str, str], reported_tokens: int | None) 
 def compaction_limits(
     environ: Mapping[str, str], project: str | None, model: str | None, window_tokens: int | None
 ) -> tuple[int | None, int | None]:
-    """Return the tokens at which the client compacts by itself, and at which it refuses requests.
+    """Return the tokens at which the host compacts by itself, and at which it refuses requests.
 
     Args:
-        environ: The client's environment.
+        environ: The host's environment.
         project: The project's directory, for its settings; or None.
         model: The model, which may have a setting of its own.
         window_tokens: The model's window, which the configured one cannot exceed; None = unknown.
 
     Returns:
-        Each None where it is not configured: the client refuses only where it may not compact.
+        Each None where it is not configured: the host refuses only where it may not compact.
     """
     settings: dict[str, Any] = {}
     for layer in _layers(environ, project):
@@ -111,7 +111,7 @@ def compaction_limits(
 
 
 def _is_off(environ: Mapping[str, str], settings: dict[str, Any]) -> bool:
-    """Return whether the client is configured not to compact by itself."""
+    """Return whether the host is configured not to compact by itself."""
     if any(is_on(name, environ) for name in ("DISABLE_AUTO_COMPACT", "DISABLE_COMPACT")):
         return True
     chosen = settings.get(_ENABLED)
@@ -119,7 +119,7 @@ def _is_off(environ: Mapping[str, str], settings: dict[str, Any]) -> bool:
 
 
 def _answer(environ: Mapping[str, str]) -> object:
-    """Return what the user chose in the client's own menu, which settings outrank."""
+    """Return what the user chose in the host's own menu; settings outrank it."""
     directory = environ.get("CLAUDE_CONFIG_DIR") or os.path.expanduser("~")
     try:
         data = read_start(os.path.join(directory, ".claude.json"), _MAX_ANSWERS_BYTES)

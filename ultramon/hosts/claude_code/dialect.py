@@ -33,6 +33,7 @@ _KINDS = {
     "StopFailure": port.WAITING,
     "Notification": port.WAITING,
     "PermissionRequest": port.WAITING,
+    # Understood, not installed: PostToolUse reports each call already, and older versions lack it.
     "PostToolBatch": port.TOOLS_ENDED,
 }
 _TASK_TOOLS = ("TaskCreate", "TaskUpdate", "TaskList")
@@ -56,7 +57,7 @@ class ClaudeCodeDialect(Dialect):
         event = event_of(payload, _KINDS, tail)
         name = event.name
         event.call_id = event.call_id or _last_of_batch(payload)
-        # The client goes on after a failure, whatever the answer to PostToolUseFailure says.
+        # After a failure the turn continues, whatever the answer to PostToolUseFailure says.
         event.can_end = name == "PostToolUse"
         event.last_text = text_in(payload, "last_assistant_message")
         if event.kind == port.SESSION_STARTED:
@@ -73,7 +74,7 @@ class ClaudeCodeDialect(Dialect):
 
             event.tasks = read_report(payload)
         elif event.kind == port.SUBAGENT_ENDED and not event.subagent_type:
-            event.kind = ""  # the client sends one for every compaction too
+            event.kind = ""  # the host sends one for every compaction too
         elif name in ("Stop", "StopFailure"):
             event.error = text_in(payload, "error")
         elif name == "PermissionRequest":
@@ -85,6 +86,7 @@ class ClaudeCodeDialect(Dialect):
     def write_answer(self, event: HookEvent, text: str) -> bytes:
         """Return what to print; see `Dialect.write_answer`."""
         if event.kind == port.COMPACTING:
+            # PreCompact drops JSON silently; its plain text joins the instructions for the summary.
             return text.encode("utf-8", "replace") + b"\n"
         return write_context(event, text)
 
@@ -92,8 +94,9 @@ class ClaudeCodeDialect(Dialect):
     write_user_note = staticmethod(claude_dialect.write_user_note)
 
     def process_id(self, environ: Mapping[str, str]) -> int | None:
-        """Return the client's process, which it names for commands."""
+        """Return the host's process, which it names for commands."""
         text = environ.get("CLAUDE_PID", "")
+        # Bounded, since `int` refuses digits without end.
         return int(text) if text.isascii() and text.isdigit() and len(text) <= 10 else None
 
     def project(self, environ: Mapping[str, str]) -> str | None:
@@ -101,11 +104,11 @@ class ClaudeCodeDialect(Dialect):
         return environ.get("CLAUDE_PROJECT_DIR") or None
 
     def has_prompts(self, environ: Mapping[str, str]) -> bool:
-        """Return whether the client runs on a terminal."""
+        """Return whether the host runs on a terminal."""
         return environ.get("CLAUDE_CODE_ENTRYPOINT") == _TERMINAL
 
     def environment_variables(self) -> tuple[str, ...]:
-        """Return the variables that a hook asks for."""
+        """Return the variables that a hook reads."""
         from ultramon.hosts.claude_code.compaction_trigger import VARIABLES
 
         return ("CLAUDE_PID", "CLAUDE_PROJECT_DIR", "CLAUDE_CODE_ENTRYPOINT", *VARIABLES)
@@ -126,7 +129,7 @@ class ClaudeCodeDialect(Dialect):
         model: str | None,
         window_tokens: int | None,
     ) -> tuple[int | None, int | None]:
-        """Return where the client compacts or refuses, by its environment and settings."""
+        """Return where the host compacts or refuses, by its environment and settings."""
         from ultramon.hosts.claude_code.compaction_trigger import compaction_limits
 
         return compaction_limits(environ, project, model, window_tokens)
@@ -153,7 +156,7 @@ def _returned(event: HookEvent, response: object) -> ReturnedSubagent | None:
     if event.name == "PostToolUseFailure" and event.transcript_path and event.call_id:
         from ultramon.hosts.claude_code.launches import subagent_of_call
 
-        # The client does not name the subagent whose failure is that of the tool.
+        # The host does not name the subagent whose failure is that of the tool.
         failed = subagent_of_call(event.transcript_path, event.call_id)
         return None if failed is None else ReturnedSubagent(failed, True, False)
     result = reader.returned_by_tool(response)

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 _BUDGET = b"total_tokens_reminder"
 _BUDGET_TAIL_BYTES = 1024 * 1024
-"""Where a budget is looked for: the client repeats it with each request."""
+"""Where a budget is looked for: the host repeats it with each request."""
 _INTERRUPTION = b"[Request interrupted by user"
 _HOOK_STOP = b"hook_stopped_continuation"
 _COUNTS = (
@@ -56,6 +56,7 @@ def read_last_reading(path: str, *, is_subagent: bool, call_id: str | None = Non
     """
     owner = None if is_subagent else Owner(path)
     tail = _read_from_end(path, is_subagent, call_id, owner)
+    # A copy under another name: none of its lines names the session of the file.
     if owner is not None and owner.is_missing:
         tail = _read_from_end(path, is_subagent, call_id, None)
     return tail
@@ -87,7 +88,7 @@ def _read_from_end(
             break
         if report is None or tail.report is None:
             continue
-        # The client writes one line per block of a reply, all with the id of the reply.
+        # The host writes one line per block of a reply, all with the id of the reply.
         if report.message_id != tail.report.message_id:
             break
         tail.is_current = call_id is not None and call_id in _calls(entry)
@@ -99,7 +100,7 @@ def _read_from_end(
 
 
 def _is_uncounted(entry: JsonObject) -> bool:
-    """Tell a reply beside which there are zeros: the client had no numbers of its provider."""
+    """Tell a reply beside which there are zeros: the host had no numbers of its provider."""
     message = object_in(entry, "message")
     usage = message.get("usage")
     return (
@@ -138,7 +139,7 @@ def read_last_replies(path: str, *, is_subagent: bool) -> list[tuple[Report, lis
 
 
 def read_token_budget(path: str) -> int | None:
-    """Return the token budget that the client last wrote into the conversation, or None.
+    """Return the token budget that the host last wrote into the conversation, or None.
 
     It counts for the session, up to 15 million in the recordings, and is no context window.
 
@@ -162,7 +163,7 @@ def read_token_budget(path: str) -> int | None:
                     left = attachment["text"].removeprefix("<total_tokens>")
                     return int(left.removesuffix(" tokens left</total_tokens>"))
             except (ValueError, LookupError, TypeError, AttributeError):
-                continue  # cut off, or somebody's text
+                continue  # cut off, or a text that quotes the mark
     return None
 
 
@@ -183,12 +184,12 @@ def _entries_from_end(
             records = list(reader.read(entry))
             error = error_of(entry) if reader.owns(entry) else None
         except ValueError:
-            continue  # not the client's own
+            continue  # not the host's own
         yield entry, records, error, end
 
 
 def _stop_reason(entry: JsonObject) -> str | None:
-    """Return what a hook said that ended the agent, as the client's own line says it."""
+    """Return what a hook said that ended the agent, as the host's own line says it."""
     attachment = entry.get("attachment") if entry.get("type") == "attachment" else None
     if not isinstance(attachment, dict) or attachment.get("type") != _HOOK_STOP.decode():
         return None

@@ -1,4 +1,4 @@
-"""Which tool call launched which subagent, by the notes that the client keeps beside transcripts.
+"""Which tool call launched which subagent, by the notes that the host keeps beside transcripts.
 
 Standard library only; loaded when a launch has failed.
 """
@@ -16,7 +16,7 @@ _MAX_NOTE_BYTES = 64 * 1024
 
 
 def subagent_of_call(transcript_path: str, call_id: str) -> str | None:
-    """Return the client's name for the subagent that a tool call launched; None = not known.
+    """Return the host's name for the subagent that a tool call launched; None = not known.
 
     Args:
         transcript_path: Of the session.

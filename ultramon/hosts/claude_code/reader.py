@@ -45,7 +45,7 @@ _TEXT_KEYS = ("text", "content", "file", "prompt")
 _FILE_KEYS = ("file_path", "notebook_path")
 _NO_PARENT = "none"
 _TOOLS_USED = "<tools-used-before-summary>"
-"""Begins a text that the client puts before a subagent's own."""
+"""Begins a text that the host puts before a subagent's own."""
 
 
 def read_transcript(lines: Iterable[bytes], *, sidechain: bool | None = None) -> Iterator[Record]:
@@ -107,7 +107,7 @@ def error_of(entry: JsonObject) -> str | None:
     """Return why a request failed, as a line says it in the place of a reply; else None.
 
     Returns:
-        `OVERFLOW`, else the client's name for the kind of error: never the words of a provider.
+        `OVERFLOW`, else the host's name for the kind of error: never the words of a provider.
     """
     if entry.get("type") != "assistant" or entry.get("isApiErrorMessage") is not True:
         return None
@@ -296,13 +296,13 @@ class LineReader(TranscriptReader):
             output_tokens=token_count(usage, "output_tokens"),
             at=at,
         )
-        # No reply is made from nothing: the client writes zeros where it has no numbers.
+        # No reply is made from nothing: the host writes zeros where it has no numbers.
         return report if report.tokens else None
 
     def _accept(self, report: Report) -> bool:
         """Remember a report; False when its message was reported and it says nothing new.
 
-        The client writes one line per content block, each with the usage of the whole message.
+        The host writes one line per content block, each with the usage of the whole message.
         """
         last = self._last
         if report.message_id in self._reported:
@@ -382,7 +382,7 @@ class LineReader(TranscriptReader):
 
 
 def _is_prompt(entry: JsonObject, content: object) -> bool:
-    """Tell what a person wrote from results of tools and lines of the client itself."""
+    """Tell what a person wrote from results of tools and lines of the host itself."""
     blocks = content if isinstance(content, list) else [content]
     return entry.get("isMeta") is not True and not any(
         isinstance(block, dict) and block.get("type") == "tool_result" for block in blocks
@@ -400,7 +400,7 @@ def _read_attachment(entry: JsonObject, at: float | None) -> Iterable[Record]:
     attachment = entry.get("attachment")
     if not isinstance(attachment, dict):
         raise ValueError("its attachment is not an object")
-    # What the model was shown, where the client says it; else what it was made from.
+    # What the model was shown, where the host says it; else what it was made from.
     text = text_of(entry.get("rendered"), _TEXT_KEYS) or text_of(attachment, _TEXT_KEYS)
     if not text:
         return ()

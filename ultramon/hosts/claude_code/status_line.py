@@ -1,7 +1,7 @@
-"""The status line as a program: takes the client's figures, and shows how full the window is.
+"""The status line as a program: takes the host's figures, and shows how full the window is.
 
-Standard library only. It runs in the interactive client only, for the main agent only. No hook
-reports the window that the client works with: the status line does.
+Standard library only. It runs in the interactive host only, for the main agent only. No hook
+reports the window that the host works with: the status line does.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ STATUS_LINE = "statusLine"
 INSIDE = "ULTRAMON_STATUS_LINE"
 """Set for a chained status line: one that runs ultramon's must not be run by it in turn."""
 CHAINED_SECONDS = 5.0
-"""How long another tool's status line may take; the client itself gives up on slow ones."""
+"""How long another tool's status line may take; the host itself gives up on slow ones."""
 _CHAINING, _SHOWING = ("chained", "both"), ("own", "both")
 _BAR_CELLS = 10
 _COLOURS = {"prepare_handoff": "33", "force_return": "31"}
@@ -48,11 +48,11 @@ def main(
     *,
     unanswered: Unanswered | None = None,
 ) -> int:
-    """Take one call of the client and print the line; never fails.
+    """Take one call of the host and print the line; never fails.
 
     Args:
         argv: The program, and the path of the installed choices.
-        environ: The client's environment.
+        environ: The host's environment.
         unanswered: What the forwarder left of this call, where a resident was installed.
 
     Returns:
@@ -113,8 +113,8 @@ def take(
     window_tokens = window.get("context_window_size")
     if model and type(window_tokens) is int and window_tokens > 0:
         store.learn_window(model, window_tokens)
-    # The transcript says when: the client's own count has no time. But some providers' replies
-    # stand in it with zeros, and then only the client knows.
+    # The transcript says when: the host's own count has no time. But some providers' replies
+    # stand in it with zeros, and then only the host knows.
     is_silent = tail is None or tail.lacks_count
     tokens = _count_tokens(window.get("current_usage")) if is_silent else None
 
@@ -156,7 +156,7 @@ def read_tail(path: str | None) -> LastReading | None:
 
 
 def _count_tokens(usage: object) -> int:
-    """Return the client's own count; 0 at the start and right after a compaction."""
+    """Return the host's own count; 0 at the start and right after a compaction."""
     from ultramon.hosts.transcripts.jsonl import token_count
 
     names = ("input_tokens", "cache_creation_input_tokens", "cache_read_input_tokens")
@@ -172,7 +172,7 @@ def _full_name(reported: str | None, known: str | None) -> str | None:
 def _was_stopped(record: StateRecord, tail: LastReading) -> bool:
     """Return whether the turn ended without a hook, so that only the status line can note it.
 
-    A person interrupted the agent, or the client refused its request.
+    A person interrupted the agent, or the host refused its request.
     """
     at = tail.stopped_at
     return at is not None and at > record.last_activity and record.phase != WAITING
@@ -201,7 +201,7 @@ def write_line(record: StateRecord, *, color: bool) -> str:
 
 
 def _run(chained: dict[str, Any], data: bytes, store: HookStore) -> bytes:
-    """Run the status line that was there before, as the client would; return what it shows."""
+    """Run the status line that was there before, as the host would; return what it shows."""
     import signal
     import subprocess
 

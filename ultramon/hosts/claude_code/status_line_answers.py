@@ -57,7 +57,7 @@ class StatusLineAnswers:
                 event=STATUS_LINE, now=time.time(),
             )  # fmt: skip
             if chained_line(store) is not None:
-                exchange.end(REFUSED)  # another tool's program needs the client's environment
+                exchange.end(REFUSED)  # another tool's program needs the host's environment
                 return
             exchange.take()
             store.own_id = event.session_id

@@ -1,6 +1,6 @@
-"""The task tools of Claude Code: what their results say about the client's task list.
+"""The task tools of Claude Code: what their results say about the host's task list.
 
-Standard library only; loaded by the calls of these tools alone. The client keeps one list for a
+Standard library only; loaded by the calls of these tools alone. The host keeps one list for a
 session and its subagents, with ids that none of them shares. A subagent in the background has no
 task tools.
 """

@@ -1,4 +1,4 @@
-"""The client's own configuration, as far as a hook needs it. Standard library only."""
+"""The host's own configuration, as far as a hook needs it. Standard library only."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ _LIMIT = b"model_auto_compact_token_limit"
 
 
 def home_directory(environ: Mapping[str, str]) -> str:
-    """Return the client's directory: ``CODEX_HOME``, else ``~/.codex``."""
+    """Return the host's directory: ``CODEX_HOME``, else ``~/.codex``."""
     return environ.get("CODEX_HOME") or os.path.expanduser("~/.codex")
 
 
 def compaction_tokens(environ: Mapping[str, str]) -> int | None:
-    """Return the tokens at which the client compacts, as ``config.toml`` says; None = it does not.
+    """Return the tokens at which the host compacts, as ``config.toml`` says; None = it does not.
 
     Options of a command line that say otherwise are not seen.
     """
@@ -33,7 +33,7 @@ def compaction_tokens(environ: Mapping[str, str]) -> int | None:
     for line in data.splitlines() if _LIMIT in data else ():
         name, _, value = line.partition(b"=")
         if name.strip().startswith(b"["):
-            break  # only the members before the first table are the client's own
+            break  # only the members before the first table are the host's own
         if name.strip() == _LIMIT:
             digits = value.partition(b"#")[0].strip().replace(b"_", b"")
             if digits.isdigit() and len(digits) <= 10:

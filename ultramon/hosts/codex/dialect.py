@@ -36,7 +36,7 @@ class CodexDialect(Dialect):
         if event.kind == port.PROMPT:
             event.prompt = text_in(payload, "prompt")
         elif event.kind == port.SUBAGENT_ENDED:
-            # The client names the parent's rollout with this event, and with no other one.
+            # The host names the parent's rollout with this event, and with no other one.
             event.transcript_path = checked_text(payload, "agent_transcript_path")
         elif event.kind == port.WAITING:
             _read_stop(event)
@@ -52,7 +52,7 @@ class CodexDialect(Dialect):
         return event
 
     def write_answer(self, event: HookEvent, text: str) -> bytes:
-        """Return what to print; nothing before a compaction: its instructions are the client's."""
+        """Return what to print; nothing before a compaction: its instructions are the host's."""
         return b"" if event.kind == port.COMPACTING else write_context(event, text)
 
     def process_id(self, environ: Mapping[str, str]) -> int | None:
@@ -60,7 +60,7 @@ class CodexDialect(Dialect):
         return calling_process(environ)
 
     def environment_variables(self) -> tuple[str, ...]:
-        """Return the variable that moves the client's directory."""
+        """Return the variable that moves the host's directory."""
         return (_HOME_VARIABLE,)
 
     def compaction_limits(
@@ -70,7 +70,7 @@ class CodexDialect(Dialect):
         model: str | None,
         window_tokens: int | None,
     ) -> tuple[int | None, int | None]:
-        """Return where the client compacts, if its configuration says so."""
+        """Return where the host compacts, if its configuration says so."""
         from ultramon.hosts.codex.configuration import compaction_tokens
 
         return compaction_tokens(environ), None
@@ -80,11 +80,11 @@ DIALECT = CodexDialect()
 
 
 def _read_stop(event: HookEvent) -> None:
-    """Tell the end of a turn, after which a person goes on, from that of ``codex exec``."""
+    """Tell the end of a turn that a person continues from that of ``codex exec``."""
     event.error = ""
     is_main = event.subagent_id is None and event.transcript_path is not None
     if is_main and last_reading.is_last_turn(str(event.transcript_path)):
-        # Its SessionEnd follows, where the client has that event and its hook is trusted.
+        # Its SessionEnd follows, where the host has that event and its hook is trusted.
         event.kind, event.reason = port.SESSION_ENDED, "turn completed"
 
 

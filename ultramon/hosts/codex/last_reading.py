@@ -1,6 +1,6 @@
 """The last reading in a rollout, found from its end.
 
-Standard library only: every hook call that measures uses it. The client writes the usage of a reply
+Standard library only: every hook call that measures uses it. The host writes the usage of a reply
 down before it calls the hooks of its tools, so nothing newer is ever missing.
 """
 
@@ -137,7 +137,7 @@ def _event_report(entry: JsonObject) -> Report | None:
 def read_last_replies(path: str, *, is_subagent: bool) -> list[tuple[Report, list[str]]]:
     """Return the last two replies after the last compaction, newest first, each with its calls.
 
-    Calls of code mode are left out: the client calls hooks under other ids for those.
+    Calls of code mode are left out: the host calls hooks under other ids for those.
 
     Args:
         path: The rollout of the agent itself.
@@ -200,7 +200,7 @@ def client_version(path: str) -> str | None:
 
 
 def is_last_turn(path: str) -> bool:
-    """Return whether the client ends with this turn: it was started to run one and no more."""
+    """Return whether the host ends with this turn: it was started to run one and no more."""
     try:
         fd, size = open_transcript(path)
     except (OSError, ValueError):

@@ -1,7 +1,7 @@
-"""Turns that Codex reports to its `notify` program, which needs nobody's trust. Not a hook's path.
+"""Turns that Codex reports to its `notify` program, which needs no trust. Not a hook's path.
 
 One call comes behind each turn that ended well. It says nothing of tokens: the rollout does.
-Nobody reads an answer. Where hooks report a session, such a call changes nothing.
+An answer is not read. Where hooks report a session, such a call changes nothing.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ EVENT = "agent-turn-complete"
 
 
 class _NotifiedDialect(CodexDialect):
-    """Codex without a process: the client lets go of the program that it notifies."""
+    """Codex without a process: the host does not wait for the program that it notifies."""
 
     def process_id(self, environ: Mapping[str, str]) -> int | None:
         """Return None: the caller may be gone, and another process in its place."""
@@ -39,9 +39,9 @@ def take_turn(data: bytes, choices_path: str, environ: Mapping[str, str] = os.en
     """Take a finished turn into the state of its session; failures go to the failure log.
 
     Args:
-        data: What the client has added to the command, a JSON object.
+        data: What the host has added to the command, a JSON object.
         choices_path: The installed choices, ``codex.json``; without the file the defaults hold.
-        environ: The client's environment.
+        environ: The host's environment.
     """
     if is_off(environ) or is_left_to_relay(environ, choices_path):
         return
@@ -65,7 +65,7 @@ def take_turn(data: bytes, choices_path: str, environ: Mapping[str, str] = os.en
 def _events(payload: dict[str, Any], environ: Mapping[str, str]) -> Iterator[HookEvent]:
     """Yield what hooks would have reported of the turn: its prompt, and its end.
 
-    A thread without a rollout is none of a person's, as the one that finds a title.
+    A thread without a rollout is not a person's: one of them finds the session's title.
 
     Raises:
         OSError: The rollout cannot be opened.

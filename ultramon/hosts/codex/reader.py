@@ -99,7 +99,7 @@ def looks_like_transcript(head: bytes) -> bool:
     if not rest:
         # The first line holds the instructions and may be longer than the head.
         return b'"session_meta"' in first[:256] and b'"payload"' in first[:256]
-    # The first line may be lost. Other clients' files need not be taken apart.
+    # The first line may be lost. Other hosts' files need not be taken apart.
     return b'"payload"' in head and has_line(head, _is_own)
 
 
@@ -273,7 +273,7 @@ class LineReader(TranscriptReader):
 
     def _report(self, response_id: str | None, usage: object, at: float | None) -> Iterable[Report]:
         if not isinstance(usage, dict) or not token_count(usage, "input_tokens"):
-            # After a compaction the client writes zeros where it has no numbers.
+            # After a compaction the host writes zeros where it has no numbers.
             return ()
         self._compacted = False
         report = Report(

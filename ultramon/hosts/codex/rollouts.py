@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 def find_rollout(session_path: str, thread_id: str) -> str | None:
     """Return the rollout of a thread that a session started; None where there is none.
 
-    The client keeps them in a folder for each day, ``sessions/YYYY/MM/DD``.
+    The host keeps them in a folder for each day, ``sessions/YYYY/MM/DD``.
 
     Args:
         session_path: The rollout of the session.

@@ -29,19 +29,19 @@ EVENTS = (
     "Stop",
     "SessionEnd",
 )
-"""What ultramon needs to hear of. The client waits for each, so PreToolUse, which says nothing that
+"""What ultramon needs to hear of. The host waits for each, so PreToolUse, which says nothing that
 PostToolUse does not say, is left out."""
 SECONDS = 10
 TIMEOUTS = {"SessionEnd": 3}
-"""The client takes no longer one, and warns of it."""
+"""The host takes no longer one, and warns of it."""
 NOTIFY = '`notify = ["ultramon", "host", "hook", "codex"]`'
-"""What a person can add to the client's ``config.toml`` instead; it holds one such program."""
+"""What a person can add to the host's ``config.toml`` instead; it holds one such program."""
 _TRUST = (
     "Codex runs these hooks only after you have reviewed and trusted them: start `codex` once, and"
     ' at "Hooks need review" choose "Trust all and continue", or "Review hooks" first. Until then'
     " it leaves them out and says nothing; `ultramon doctor` sees that. It asks again whenever"
     f" their command changes. Without trust, {NOTIFY} at the top of config.toml reports the end of"
-    " each turn, and warns nobody."
+    " each turn, and warns no agent."
 )
 _CURE = (
     "start `codex` and trust the hooks that it asks about; one that is not trusted is left out"
@@ -50,14 +50,14 @@ _CURE = (
 
 
 class CodexHooks(HookSettings):
-    """The client's ``hooks.json``."""
+    """The host's ``hooks.json``."""
 
     script = HOOK
     events = EVENTS
 
 
 def hooks() -> CodexHooks:
-    """Return the client's ``hooks.json``, whether it exists or not.
+    """Return the host's ``hooks.json``, whether it exists or not.
 
     Raises:
         ConfigurationError: ``CODEX_HOME`` is not set and this user has no home directory.
@@ -67,7 +67,7 @@ def hooks() -> CodexHooks:
 
 
 class CodexSetup(UserHooks):
-    """Hooks in the client's one file of them."""
+    """Hooks in the host's one file of them."""
 
     own_options = ("resident",)
     host = CODEX

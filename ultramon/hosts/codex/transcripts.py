@@ -40,7 +40,7 @@ class CodexTranscripts(Transcripts):
         return find_rollout(path, str(subagent_id))
 
     def find_transcript(self, environ: Mapping[str, str], agent_id: str) -> str | None:
-        """Return the rollout of a thread: the client may name none."""
+        """Return the rollout of a thread: the host may name none."""
         from ultramon.hosts.codex.rollouts import find_thread
 
         return find_thread(environ, agent_id)

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from ultramon.state.observed import ObservedAgent
 
 DEADLINE_SECONDS = 300.0
-"""What an agent is given to hand over: a session learns of it with its next tool call only."""
+"""The time that an agent has to hand over: a session reads the request with its next tool call."""
 _TMUX_SECONDS = 5.0
 _MAX_ANCESTORS = 64
 
@@ -131,7 +131,7 @@ def hand_over_question(one: ObservedAgent) -> str:
     """Return what a person confirms before an agent is asked to hand over."""
     name = field(str(name_of(one.record)))
     when = "within about a second" if one.record.host == SDK_HOST else "with its next tool call"
-    return f"Ask {name} to hand over its work? It learns of it {when}."
+    return f"Ask {name} to hand over its work? It reads that {when}."
 
 
 def ask_to_hand_over(backend: Backend, one: ObservedAgent) -> str:
@@ -147,7 +147,7 @@ def ask_to_hand_over(backend: Backend, one: ObservedAgent) -> str:
     record = one.record
     name = field(str(name_of(record)))
     if one.liveness.verdict in (ENDED, LOST):
-        return f"{name} has ended: nobody is there to be asked"
+        return f"{name} has ended: there is no agent to ask"
     is_hosted = record.host != SDK_HOST
     if is_hosted and not isinstance(backend, LocalBackend):
         return f"{name} reports to a server: only on its own machine can it be asked"

@@ -22,7 +22,7 @@ class AgentView(ScrollView, can_focus=True, inherit_bindings=False):
     """The list; draws only the lines that are on the screen."""
 
     class Moved(Message):
-        """The cursor stands on another line, or other lines are on the screen."""
+        """The cursor is on another line, or other lines are on the screen."""
 
     def __init__(self, *, ascii_only: bool) -> None:
         super().__init__()
@@ -37,7 +37,7 @@ class AgentView(ScrollView, can_focus=True, inherit_bindings=False):
 
     @property
     def chosen(self) -> AgentRow | None:
-        """The agent that the cursor stands on."""
+        """The agent under the cursor."""
         return self.lines[self._at].row if self._at < len(self.lines) else None
 
     @property
@@ -48,7 +48,7 @@ class AgentView(ScrollView, can_focus=True, inherit_bindings=False):
         return [line.row for line in lines if line.row is not None]
 
     def show(self, lines: list[Line], now: float) -> None:
-        """Show other lines; a cursor that was moved stays with its agent, and in sight."""
+        """Show other lines; a cursor that was moved stays on its agent, and on the screen."""
         chosen, at = self.chosen, 0 if self._is_at_top else self._at
         self.lines, self.now = lines, now
         look = Look(self.size.width or 80, self.look.ascii_only)

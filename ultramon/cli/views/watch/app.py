@@ -62,7 +62,7 @@ r        look again now
 q        quit
 
 First line: who needs you (a permission, an answer, a critical session), the one
-nearest to its limit, then lost, blind (nobody knows how full), working, waiting.
+nearest to its limit, then lost, blind (fullness unknown), working, waiting.
 Runway is the number of turns before the next level, from low to high end; 4+ is
 at least 4."""
 
@@ -195,7 +195,7 @@ class WatchApp(App[int]):
         await self._put_trends()
 
     def _put(self) -> None:
-        """Bring the screen up to date with what was found."""
+        """Write what was found to the screen."""
         found, view = self._found, self.view
         wanted = self._filter.value
         if found is not None:
@@ -379,6 +379,8 @@ class WatchApp(App[int]):
         if not way.commands:
             self._say(way.words)
         elif way.takes_terminal:
+            # The program needs the terminal: meanwhile the application neither draws nor reads
+            # keys.
             with self.suspend():
                 problem = run_way(way)
             self.refresh(layout=True)

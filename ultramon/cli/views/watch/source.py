@@ -30,7 +30,7 @@ class Found(NamedTuple):
     groups: list[RowGroup]
     summary: Summary
     finished: int
-    """Ended agents, and lost ones whose work went on, that are folded away."""
+    """Ended agents, and lost ones whose work others continue, that are folded away."""
     unreadable: list[Unreadable]
     news: list[tuple[ObservedAgent, str]]
     """The agents that reached a rung, each with the rung."""
@@ -82,7 +82,7 @@ class Source:
             if (with_finished or one.liveness.verdict != ENDED) and is_sound(one)
         ]
         if not with_finished:
-            # Of those that have ended only the ones that others go on with are looked into.
+            # Of the ended agents only those whose work others continue are decoded.
             over = heads.union(*(goes_on_with(one.record) for one in seen))
             before = [one for one in everyone if one.liveness.verdict == ENDED]
             seen += [one for one in before if one.record.agent_id in over and is_sound(one)]

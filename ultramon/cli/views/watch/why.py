@@ -99,7 +99,7 @@ def _head(row: AgentRow, record: StateRecord) -> Iterator[str]:
     yield field("  ".join(fact for fact in facts if fact))
     if row.earlier:
         before = ", ".join(field(one.record.agent_id) for one in row.earlier)
-        yield f"goes on with the work of {before}"
+        yield f"continues the work of {before}"
     if command := resume_command(record):
         yield f"resume: {field(command)}"
 

@@ -17,7 +17,7 @@ class Examination(DoctorContext):
     """What the questions about the installation look at, read once.
 
     Attributes:
-        layers: The client's settings here, then others that an installation noted.
+        layers: The host's settings here, then others that an installation noted.
         installed: The layers with hooks of ultramon.
         hooks: These hooks, each with its layer.
         stored: The stored choices; None when they are missing or cannot be read.

@@ -40,7 +40,7 @@ def check_sessions(seen: Examination) -> Iterator[Finding]:
     silent = [f"{one} (began {format_time(begun[one])})" for one in missing if one not in pruned]
     if silent:
         cure = (
-            "start it anew; if it stays silent, look at /hooks in the client, at who sets its"
+            "start it anew; if it stays silent, look at /hooks in the host, at who sets its"
             " settings, and at ULTRAMON_DISABLED and ULTRAMON_STATE_DIR where it is started"
         )
         message = f"no hook has written anything of: {first_of(silent)}"
@@ -77,7 +77,7 @@ def _begun_since(transcripts: list[str], since: float) -> dict[str, float]:
     """Return when each session began that began after a time, the last active first."""
     changed: list[tuple[float, str]] = []
     for path in transcripts:
-        # Earlier clients keep the transcripts of subagents beside those of sessions.
+        # Earlier hosts keep the transcripts of subagents beside those of sessions.
         if not os.path.basename(path).startswith("agent-"):
             with suppress(OSError):
                 changed.append((os.lstat(path).st_mtime, path))

@@ -1,4 +1,4 @@
-"""What can be wrong with an installation in the client's settings: a function for each question.
+"""What can be wrong with an installation in the host's settings: a function for each question.
 
 To ask more, add a function to `CHECKS`. Never on a hook's path.
 """
@@ -90,7 +90,7 @@ def check_installed_once(seen: Examination) -> Iterator[Finding]:
 
 
 def check_waiting(seen: Examination) -> Iterator[Finding]:
-    """Whether the client waits for the hooks whose answer counts, and for no other one."""
+    """Whether the host waits for the hooks whose answer counts, and for no other one."""
     enforce = seen.stored is not None and seen.stored.enforce is not None
     for layer, hook in seen.hooks:
         if not isinstance(hook.runs, OurCommand):
@@ -138,7 +138,7 @@ def check_choices(seen: Examination) -> Iterator[Finding]:
     """Whether the stored choices are there and can be read."""
     path, stored = choices_path(seen.state_directory, CLAUDE_CODE.name), seen.stored
     if seen.stored_problem is not None:
-        message = f"{seen.stored_problem}; until then nobody is warned"
+        message = f"{seen.stored_problem}; until then no agent is warned"
         yield problem("choices", message, INSTALL)
     elif stored is not None:
         rungs = [f"{one.name} at {one.describe().removesuffix('+')}" for one in stored.ladder.rungs]
@@ -188,6 +188,6 @@ CHECKS: tuple[Callable[[Examination], Iterator[Finding]], ...] = (
 
 
 def examine(context: DoctorContext) -> list[Finding]:
-    """Ask every question about the client's settings and sessions."""
+    """Ask every question about the host's settings and sessions."""
     examination = Examination(context)
     return [finding for check in CHECKS for finding in check(examination)]

@@ -34,7 +34,7 @@ EVENTS = (
 )
 """What ultramon needs to hear of, in the order in which an installation writes it."""
 NOT_WAITED_FOR = "PreToolUse"
-"""The event whose command says nothing to the agent: the client need not wait for it."""
+"""The event whose command says nothing to the agent: the host need not wait for it."""
 _SECONDS = 10
 _SESSION_END_SECONDS = 5
 _WITHOUT_MATCHER = frozenset(("UserPromptSubmit", "Stop"))
@@ -61,7 +61,7 @@ def entry_for(event: str, command: str, *, waits: bool = False) -> dict[str, Any
     Args:
         event: The event.
         command: What runs.
-        waits: Whether the client waits for the start of each tool call to be noted, as an
+        waits: Whether the host waits for the start of each tool call to be noted, as an
             enforcement needs it, which counts the calls that run.
     """
     seconds = _SESSION_END_SECONDS if event == "SessionEnd" else _SECONDS

@@ -20,7 +20,7 @@ class Link(NamedTuple):
     url: str
     """Of the server, without a path."""
     secret: str | None
-    """None = the client takes it from its environment."""
+    """None = the host takes it from its environment."""
 
 
 def recognise_request(hook: object) -> Link | None:

@@ -42,8 +42,8 @@ class Installation(installation.Installation):
     """A planned installation.
 
     Attributes:
-        finds_status_line: Whether there is a status line of another tool about which nobody has
-            decided yet.
+        finds_status_line: Whether there is a status line of another tool, and no choice about it
+            yet.
     """
 
     settings: Settings
@@ -126,10 +126,10 @@ def _plan_status_line(plan: Installation, weaker: list[Layer], chosen: str | Non
 
 
 def _replaced_status_line(settings: Settings, record: dict[str, Any], weaker: list[Layer]) -> Any:
-    """Return the status line that the client would show here without ultramon's."""
+    """Return the status line that the host would show here without ultramon's."""
     if settings.our_status_line() is not None:
         return record.get("statusLine")
-    # Others that cannot be read are a finding of the doctor; the client does not read them either.
+    # Others that cannot be read are a finding of the doctor; the host does not read them either.
     for shown in (settings, *(layer.settings for layer in reversed(weaker))):
         if shown.get("statusLine") is not None:
             return None if shown.our_status_line() else shown.get("statusLine")

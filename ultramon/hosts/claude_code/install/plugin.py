@@ -1,6 +1,6 @@
-"""Plan a plugin folder of the client, and its removal, instead of a change of its settings.
+"""Plan a plugin folder of the host, and its removal, instead of a change of its settings.
 
-Hooks only: the client takes no status line from a plugin. Never on a hook's path.
+Hooks only: the host takes no status line from a plugin. Never on a hook's path.
 """
 
 from __future__ import annotations

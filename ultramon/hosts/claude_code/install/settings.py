@@ -1,4 +1,4 @@
-"""The client's settings files: which there are, ultramon's entries in them, and replacing them.
+"""The host's settings files: which there are, ultramon's entries in them, and replacing them.
 
 Only our own entries are ever touched; everything else keeps its bytes.
 """
@@ -30,7 +30,7 @@ REFRESH_SECONDS = 10
 
 
 class Layer(NamedTuple):
-    """A settings file that the client reads, as it was found."""
+    """A settings file that the host reads, as it was found."""
 
     name: str
     """``user``, ``project``, ``local``, or ``other`` for one that only an installation noted."""
@@ -46,7 +46,7 @@ class Layer(NamedTuple):
 
 
 def config_directory() -> str:
-    """Return the client's configuration directory: ``CLAUDE_CONFIG_DIR``, else ``~/.claude``.
+    """Return the host's configuration directory: ``CLAUDE_CONFIG_DIR``, else ``~/.claude``.
 
     Raises:
         ConfigurationError: The variable is not set and this user has no home directory.
