@@ -101,7 +101,7 @@ def test_a_session_that_goes_on_is_ended_with_its_handoff_and_a_checkpoint(sessi
     path = session.state / "subagents" / f"{SESSION}.json"
     commit = git(session, "rev-parse", f"{REFS}/{SESSION}")
     assert reason == (
-        "[ultramon] ended this turn: it was asked to return and went on. Its context window holds"
+        "[ultramon] ended this turn: it was asked to return and continued. Its context window holds"
         " 160,003 of 200,000 tokens (80 %: critical, 75 % of 200k and more)."
         f" Its handoff is in {path}; the working tree"
         f" is kept as {commit[:12]} ({REFS}/{SESSION})."
@@ -538,7 +538,7 @@ def test_doctor_and_explain_show_what_was_ended(session):
     assert "at most 3 an hour: none was ended" in looked_at(session, "doctor")
     assert "enforced" not in looked_at(session, "explain", SESSION)
     go_on(ask(session))
-    said = "with 160,003 tokens: asked to return, and went on; no git checkpoint: not in a git"
+    said = "with 160,003 tokens: asked to return, and continued; no git checkpoint: not in a git"
     assert said in looked_at(session, "explain", SESSION)
     assert said in looked_at(session, "doctor")
     change(session, enforced={"at": "now"})

@@ -10,7 +10,7 @@ from helpers.client_home import json_objects, json_values
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ultramon.hosts.calls.client_settings import read_layers
+from ultramon.hosts.calls.host_settings import read_layers
 from ultramon.hosts.install.json_edit import JsonText, comparable
 from ultramon.system.json_comments import comment_spans, without_comments
 

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 BLIND_AFTER_SECONDS = 120.0
 """A reply so long after the last hook should have been reported by one."""
 _GRACE_SECONDS = 60.0
-"""A hook may still come: a tool runs whose start the client does not report."""
+"""A hook may still come: a tool runs whose start the host does not report."""
 _PATH = b'"transcriptPath":"'
 _MOST_KNOWN = 10_000
 

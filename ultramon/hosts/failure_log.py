@@ -1,4 +1,4 @@
-"""The log of failed hook calls: a client must not see a failure, so it becomes a line here.
+"""The log of failed hook calls: a host must not see a failure, so it becomes a line here.
 
 Standard library only. `ultramon doctor` shows the file.
 """

@@ -1,7 +1,7 @@
-"""Ends sessions whose client is gone, as it wrote down before that; never on a hook's path.
+"""Ends sessions whose host process is gone, as its files say; never on a hook's path.
 
-Some clients call no hook where a session ends, as after a request that was too large. Then only
-the client's own files tell such a session from one that was killed, which stays lost.
+Some hosts call no hook where a session ends, as after a request that was too large. Then only
+the host's own files tell such a session from one that was killed, which stays lost.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from ultramon.state.record import StateRecord
 
 LAST_HOOK_SECONDS = 60.0
-"""So long after its client the hook of a failed turn may report: not every client waits for it."""
+"""So long after the end of its host the hook of a failed turn may report: some do not wait."""
 _EVENT = "process gone"
 """In the failure log, in the place of a hook's event."""
 
@@ -75,7 +75,7 @@ class GoneSessions:
             self._seen.add(life)
             return end_session(directory.path, record)
         except (ArithmeticError, ConfigurationError, OSError, StateError, ValueError):
-            return False  # no session of a client, or nothing can be read: it stays lost
+            return False  # no session of a host, or nothing can be read: it stays lost
 
 
 def _is_gone(record: StateRecord) -> bool:
@@ -90,7 +90,7 @@ def end_session(directory: str, record: StateRecord) -> bool:
         record: The session's state.
 
     Raises:
-        ConfigurationError: Its client is not known here.
+        ConfigurationError: Its host is not known here.
         OSError: Its transcript cannot be read.
         StateError: A state could not be stored; that of the session is the first one.
         ValueError: Its transcript is no regular file.
@@ -130,7 +130,7 @@ def end_session(directory: str, record: StateRecord) -> bool:
 
 
 def _update(store: HookStore, seen: StateRecord, change: Callable[[HostedAgent], None]) -> bool:
-    """Change an agent unless it has ended, or goes on: somebody may have resumed it."""
+    """Change an agent unless it has ended, or works again: a person may have resumed it."""
 
     def change_if_same(agent: HostedAgent) -> None:
         record = agent.record

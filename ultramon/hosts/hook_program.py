@@ -1,4 +1,4 @@
-"""A hook as a program: one call of a client in, at most one answer out, always exit 0.
+"""A hook as a program: one call of a host in, at most one answer out, always exit 0.
 
 Standard library only, and as little of that as possible: every tool call of every agent pays.
 """
@@ -32,7 +32,7 @@ def run(
     Args:
         load_host: Returns the host; not called where ultramon is switched off.
         choices_path: The installed choices, ``<host>.json``; without the file the defaults hold.
-        environ: The client's environment.
+        environ: The host's environment.
         unanswered: What the forwarder left of this call, where a resident was installed.
 
     Returns:
@@ -82,7 +82,7 @@ def run(
             from ultramon.hosts.resident.starter import start
 
             start(store, is_session_start=event.kind == SESSION_STARTED)
-    except BaseException as error:  # noqa: BLE001 - whatever it is, the client must go on
+    except BaseException as error:  # noqa: BLE001 - whatever it is, the host must continue
         try:
             from ultramon.hosts.failure_log import record
             from ultramon.hosts.installed_choices import host_of
@@ -97,7 +97,7 @@ def run(
 def run_script(
     argv: list[str], load_host: Callable[[], Host], unanswered: Unanswered | None = None
 ) -> int:
-    """Handle one call as the program that a client has started.
+    """Handle one call as the program that a host has started.
 
     Args:
         argv: The program, then the path of the installed choices.

@@ -33,8 +33,8 @@ MAX_LIMIT_TOKENS = 1_000_000_000
 AGENT = "agent"
 ORCHESTRATOR = "orchestrator"
 BOTH = "both"
-NOBODY = "none"
-AUDIENCES = (AGENT, ORCHESTRATOR, BOTH, NOBODY)
+NO_AUDIENCE = "none"
+AUDIENCES = (AGENT, ORCHESTRATOR, BOTH, NO_AUDIENCE)
 STATUS_LINES = ("own", "chained", "both", "none")
 
 _SUFFIX = ".json"
@@ -69,8 +69,8 @@ class InstalledChoices:
         note_from: The lowest action with which it is said; a relay's may come at the warning.
         pins: Whether a conversation is given back, after its compaction, what must not be lost;
             then the last prompt of a person is kept in the session's state.
-        enforce: The level from which an agent that is asked to return, and goes on, is ended; None
-            = no agent is.
+        enforce: The level from which an agent that is asked to return, and continues, is ended;
+            None = no agent is.
         enforce_dry_run: Whether it is only noted which agent would be ended.
         resident: Whether one process answers the hooks of all sessions, where it can.
         resident_choice: What a person decided about that; None = nothing.

@@ -1,6 +1,6 @@
-"""The port between ultramon and the client of a coding agent: one `Host` for each client.
+"""The port between ultramon and the programs that coding agents run in: one `Host` for each.
 
-Standard library only: every hook call loads it. A host translates, and decides nothing: it makes
+Standard library only: every hook call loads it. A `Host` translates, and decides nothing: it makes
 an event of a payload, readings of a transcript, and bytes of a text for the agent. What an event
 does to the agents is the same for every host and lies in `ultramon.hosts.calls.handling`.
 """
@@ -33,15 +33,15 @@ SESSION_ENDED = "session_ended"
 SUBAGENT_STARTED = "subagent_started"
 SUBAGENT_ENDED = "subagent_ended"
 PROMPT = "prompt"
-"""A person, or the client in a person's place, submitted a prompt."""
+"""A person, or the host in a person's place, submitted a prompt."""
 TOOL_STARTED = "tool_started"
 TOOL_ENDED = "tool_ended"
 TOOLS_ENDED = "tools_ended"
 """All calls of one reply have ended; the model is asked next."""
 NUDGED = "nudged"
-"""The client is about to ask the model to go on, in nobody's name, where a turn gave no text."""
+"""The host is about to ask the model to continue, by itself, where a turn gave no text."""
 WAITING = "waiting"
-"""The turn is over, or the client waits for a person."""
+"""The turn is over, or the host waits for a person."""
 COMPACTING = "compacting"
 """A compaction may follow."""
 COMPACTED = "compacted"
@@ -58,7 +58,7 @@ class LaunchedSubagent(Record):
     """What the result of a tool says about the subagent that the tool launched.
 
     Attributes:
-        subagent_id: The client's name for it.
+        subagent_id: The host's name for it.
         model: Its model, or None.
         task: What it is to do, or None.
     """
@@ -69,12 +69,12 @@ class LaunchedSubagent(Record):
 
 
 class ReturnedSubagent(Record):
-    """What an event tells an agent about the end of a subagent that it launched.
+    """What an event reports to an agent of the end of a subagent that it launched.
 
     Attributes:
-        subagent_id: The client's name for it.
+        subagent_id: The host's name for it.
         has_text: Whether the agent gets a text of the subagent.
-        is_success: Whether a tool says that it completed, which nobody can have typed.
+        is_success: Whether a tool says that it completed, which no person can have typed.
         error: Why it failed as the tool says, empty when it did not; None = only its transcript
             says how it ended.
     """
@@ -86,40 +86,40 @@ class ReturnedSubagent(Record):
 
 
 class HookEvent(Record):
-    """One hook call in words that hold for every client.
+    """One hook call in words that hold for every host.
 
     Attributes:
         kind: One of the constants of this module; empty = nothing happens.
-        name: The client's name for the event, for its answer and the failure log.
+        name: The host's name for the event, for its answer and the failure log.
         session_id: The session.
-        subagent_id: The client's name for the subagent; None = the main agent.
-        subagent_type: The kind of subagent, empty where the client does not say.
-        transcript_path: The session's transcript, also for a subagent unless the client names its
+        subagent_id: The host's name for the subagent; None = the main agent.
+        subagent_type: The kind of subagent, empty where the host does not say.
+        transcript_path: The session's transcript, also for a subagent unless the host names its
             own, see `Transcripts.transcript_path`; None = unknown.
         cwd: Working directory of the agent, or None.
         call_id: The tool call, where the transcript names it too; None = no reading to wait for.
-        can_answer: Whether the client puts the answer to this event into the conversation.
-        can_end: Whether the client ends the agent's turn where the answer to this event says so.
-        ends_session: Whether the client then ends too, without a further event.
+        can_answer: Whether the host puts the answer to this event into the conversation.
+        can_end: Whether the host ends the agent's turn where the answer to this event says so.
+        ends_session: Whether the host then ends too, without a further event.
         model: The model: where a session starts, and where the transcript does not name it beside
             each reply; or None.
-        source: Why a session starts: `RESUME`, `CLEAR`, `COMPACT` or a word of the client.
-        reason: Why a session ended: `CLEAR` or a word of the client.
+        source: Why a session starts: `RESUME`, `CLEAR`, `COMPACT` or a word of the host.
+        reason: Why a session ended: `CLEAR` or a word of the host.
         may_cut_turn: Where a session ends: whether a turn that is open now was cut by that, since
             neither a turn's own end nor a person has ended the session.
         tokens: In the window when a session starts, or None.
-        is_automatic: Where a compaction begins: whether the client does it by itself.
-        prompt: What a person wrote; empty for texts of the client itself.
-        error: What a turn failed with, empty when it did not; None = the turn goes on. Where a
+        is_automatic: Where a compaction begins: whether the host does it by itself.
+        prompt: What a person wrote; empty for texts of the host itself.
+        error: What a turn failed with, empty when it did not; None = the turn continues. Where a
             session ends: what its last turn failed with, or None.
-        waits_for: What a client that waits asks a person for, `PERMISSION` or `ANSWER` of
+        waits_for: What a host that waits asks a person for, `PERMISSION` or `ANSWER` of
             `ultramon.state.record`; empty = its next prompt.
         last_text: The last text of the turn's last reply, empty = unknown.
         launched: The subagent that a tool launched, or None.
-        tasks: What the result of a tool says about the client's task list, or None.
+        tasks: What the result of a tool says about the host's task list, or None.
         returned: The subagent that has come back to the agent with this event, or None.
-        candidates: Subagents of the session of which one may have made this call, where the client
-            does not say; then nobody can be answered.
+        candidates: Subagents of the session of which one may have made this call, where the host
+            does not say; then no agent can be answered.
     """
 
     kind: str
@@ -150,13 +150,13 @@ class HookEvent(Record):
 
 
 class Dialect:
-    """What a client's hook calls say, how it is answered, and what its environment means.
+    """What a host's hook calls say, how it is answered, and what its environment means.
 
-    Subclasses override what their client offers; each default is "nothing". Every method may be
+    Subclasses override what their host offers; each default is "nothing". Every method may be
     called by a hook, so imports that cost time belong inside methods.
 
     Attributes:
-        prompts_before_compaction: How many prompts a conversation holds before the client can
+        prompts_before_compaction: How many prompts a conversation holds before the host can
             compact it, where it cuts between prompts; `compaction_limits` holds from there on.
         resident_programs: What a resident runs for this host beside its hook: a name, and the
             module and class that answer, made with the state directory and the agents.
@@ -172,30 +172,30 @@ class Dialect:
 
         Args:
             payload: The object on standard input, or its first members when it is large.
-            environ: The client's environment.
+            environ: The host's environment.
             tail: The last 4 KiB of a payload above 1 MiB, else empty.
 
         Raises:
-            ValueError: It is no payload of this client.
+            ValueError: It is no payload of this host.
         """
         raise NotImplementedError
 
     def write_answer(self, event: HookEvent, text: str) -> bytes:
-        """Return what to print so that the client puts a text into the agent's conversation.
+        """Return what to print so that the host puts a text into the agent's conversation.
 
         After `COMPACTING` the text is for the instructions of the summary.
         """
         raise NotImplementedError
 
     def write_end(self, event: HookEvent, reason: str) -> bytes:
-        """Return what to print so that the client ends the agent's turn, for a reason it shows.
+        """Return what to print so that the host ends the agent's turn, for a reason it shows.
 
         Asked only for events with `HookEvent.can_end`.
         """
         raise NotImplementedError
 
     def write_user_note(self, event: HookEvent, text: str) -> bytes:
-        """Return what to print so that the client shows the user a text; empty = it cannot."""
+        """Return what to print so that the host shows the user a text; empty = it cannot."""
         return b""
 
     def environment_variables(self) -> tuple[str, ...]:
@@ -206,7 +206,7 @@ class Dialect:
         return ()
 
     def process_id(self, environ: Mapping[str, str]) -> int | None:
-        """Return the client's process; None = unknown, and only silence shows that it is gone."""
+        """Return the host's process; None = unknown, and only silence shows that it is gone."""
         return None
 
     def project(self, environ: Mapping[str, str]) -> str | None:
@@ -218,11 +218,11 @@ class Dialect:
         return False
 
     def window_tokens(self, environ: Mapping[str, str], reported_tokens: int | None) -> int | None:
-        """Return the window that the client works with; None = the model decides.
+        """Return the window that the host works with; None = the model decides.
 
         Args:
-            environ: The client's environment.
-            reported_tokens: The window that the client reported for this model, or None.
+            environ: The host's environment.
+            reported_tokens: The window that the host reported for this model, or None.
         """
         return reported_tokens
 
@@ -233,7 +233,7 @@ class Dialect:
         model: str | None,
         window_tokens: int | None,
     ) -> tuple[int | None, int | None]:
-        """Return the tokens at which the client compacts, and at which it refuses requests.
+        """Return the tokens at which the host compacts, and at which it refuses requests.
 
         None for what is not configured.
         """
@@ -241,9 +241,9 @@ class Dialect:
 
 
 class Transcripts:
-    """The files that a client writes about its sessions: where they are, and what they say.
+    """The files that a host writes about its sessions: where they are, and what they say.
 
-    Subclasses override what their client offers; each default is "nothing". What a hook calls
+    Subclasses override what their host offers; each default is "nothing". What a hook calls
     imports late what costs time.
     """
 
@@ -257,8 +257,8 @@ class Transcripts:
         """Return a transcript whose path no event has named; None = it is not found.
 
         Args:
-            environ: The client's environment.
-            agent_id: The client's name of the session, or of the subagent.
+            environ: The host's environment.
+            agent_id: The host's name of the session, or of the subagent.
         """
         return None
 
@@ -293,12 +293,12 @@ class Transcripts:
     def read_session_end(self, path: str, environ: Mapping[str, str]) -> SessionEnd | None:
         """Return how a session ended of which no hook has reported the end; None = unknown.
 
-        Asked when the client's process is gone. Only what it wrote down before it ended counts: a
+        Asked when the host's process is gone. Only what it wrote down before it ended counts: a
         session that was killed says nothing, and is lost.
 
         Args:
             path: The transcript of the session.
-            environ: What is kept of the client's environment, see `environment_variables`.
+            environ: What is kept of the host's environment, see `environment_variables`.
 
         Raises:
             OSError: A file cannot be opened; it says nothing then.
@@ -307,7 +307,7 @@ class Transcripts:
         return None
 
     def client_version(self, path: str) -> str | None:
-        """Return the version of the client that writes a transcript; None = it does not say.
+        """Return the version of the host that writes a transcript; None = it does not say.
 
         Raises:
             OSError: It cannot be opened.
@@ -316,7 +316,7 @@ class Transcripts:
         return None
 
     def read_token_budget(self, path: str) -> int | None:
-        """Return the tokens that the client last wrote into the conversation as a budget."""
+        """Return the tokens that the host last wrote into the conversation as a budget."""
         return None
 
     def looks_like_transcript(self, head: bytes) -> bool:
@@ -364,19 +364,19 @@ class Transcripts:
     def transcript_files(
         self, environ: Mapping[str, str], on_error: Callable[[OSError], None] | None = None
     ) -> Iterator[str]:
-        """Yield the paths of all transcripts that the client keeps, those of subagents included.
+        """Yield the paths of all transcripts that the host keeps, those of subagents included.
 
         Args:
-            environ: Variables that move the client's directory.
+            environ: Variables that move the host's directory.
             on_error: Called for each folder that is there and cannot be listed.
         """
         return iter(())
 
 
 class Setup:
-    """The client on this machine: how hooks get into it and out again, and what may be wrong.
+    """The host on this machine: how hooks get into it and out again, and what may be wrong.
 
-    Never on a hook's path. Subclasses override what their client offers.
+    Never on a hook's path. Subclasses override what their host offers.
 
     Attributes:
         own_options: Options of ``ultramon install`` beyond those of every host, see
@@ -407,19 +407,19 @@ class Setup:
 
 
 class Host:
-    """One client: a name, and three parts that lie in one package.
+    """A host of coding agents: a name, and three parts that lie in one package.
 
     Args:
         name: In commands, states and file names: lower-case words with hyphens.
         package: The package with the modules ``dialect``, ``transcripts`` and ``setup``, which hold
-            `DIALECT`, `TRANSCRIPTS` and `SETUP`. Without one of the last two the client offers
+            `DIALECT`, `TRANSCRIPTS` and `SETUP`. Without one of the last two the host offers
             nothing of it.
 
     Attributes:
         memory_field: Field of a state that holds what only this host needs: the name in camel case.
         dialect: Loaded when it is first asked for, as are the others.
-        transcripts: The client's files.
-        setup: The client's installation.
+        transcripts: The host's files.
+        setup: The host's installation.
     """
 
     dialect: Dialect
@@ -431,7 +431,7 @@ class Host:
         self.memory_field = member_name(name)
         self.package = package
 
-    if not TYPE_CHECKING:  # what is declared above is all there is
+    if not TYPE_CHECKING:  # a checker would take every name for an attribute
 
         def __getattr__(self, part: str) -> object:
             default = _PARTS.get(part)

@@ -115,6 +115,6 @@ def _load_parts(host: Host) -> str:
 
 
 def host_of_agent(record: StateRecord) -> tuple[Host | None, HookMemory]:
-    """Return an agent's client, None without one, and what its hooks keep in the state."""
+    """Return an agent's host, None without one, and what its hooks keep in the state."""
     host = next((host for host in find_hosts().usable if host.name == record.host), None)
     return host, HookMemory.of(None if host is None else record.extra.get(host.memory_field))

@@ -1,4 +1,4 @@
-"""The setup of a client that keeps its hooks in one file for each user.
+"""The setup of a host that keeps its hooks in one file for each user.
 
 Never on a hook's path.
 """
@@ -39,9 +39,9 @@ class UserHooks(Setup):
     """Commands as hooks in that file: installed, removed, examined.
 
     Attributes:
-        host: The client.
+        host: Its name.
         members: Of each hook, beside its type and its command, such as its ``timeout``.
-        timeouts: Of the events that take no longer one, in the client's unit.
+        timeouts: Of the events that take no longer one, in the host's unit.
         takes_handoff_note: Whether its compaction takes instructions from a hook.
         silence_cure: What to do about sessions of which no hook has written anything.
     """
@@ -53,7 +53,7 @@ class UserHooks(Setup):
     silence_cure = ""
 
     def load(self) -> HookSettings:
-        """Return the client's file, whether it exists or not.
+        """Return the host's file, whether it exists or not.
 
         Raises:
             ConfigurationError: This user has no directory for it.
@@ -62,7 +62,7 @@ class UserHooks(Setup):
         raise NotImplementedError
 
     def check(self, settings: HookSettings) -> Iterable[Finding]:
-        """Answer the client's own questions about that file."""
+        """Answer the host's own questions about that file."""
         return ()
 
     def plan_installation(self, request: SetupRequest) -> Installation:
@@ -119,7 +119,7 @@ class UserHooks(Setup):
         ours = hooks.our_hooks()
         if stored_problem is not None:
             yield problem(
-                f"{name} choices", f"{stored_problem}; until then nobody is warned", install
+                f"{name} choices", f"{stored_problem}; until then no agent is warned", install
             )
         if not ours:
             if stored is not None:
@@ -146,10 +146,10 @@ class UserHooks(Setup):
 
 
 def user_file(folder: str, name: str, variable: str) -> str:
-    """Return the absolute path of a client's file, whether it exists or not.
+    """Return the absolute path of a host's file, whether it exists or not.
 
     Args:
-        folder: The client's directory, with ``~`` where this user has no home directory.
+        folder: The host's directory, with ``~`` where this user has no home directory.
         name: Of the file in it.
         variable: The environment variable that moves the directory.
 

@@ -28,7 +28,7 @@ class CalledAgent:
     """The agent of one hook call: a session, or one of its subagents.
 
     Args:
-        event: What the client reports.
+        event: What the host reports.
         store: Where the agents are.
         readings: The transcripts behind this call.
 
@@ -136,7 +136,7 @@ class CalledAgent:
         if record.generation == 0:
             agent.start(event.session_id, self.parent_id, event.cwd)
         elif not (record.active or agent.memory.successor_id) and event.kind in _AT_WORK:
-            agent.resume()  # another hook made it go on, or its return was not reported
+            agent.resume()  # another hook made it continue, or its return was not reported
         if event.cwd:
             record.cwd = event.cwd
         if self.parent_id is not None:

@@ -33,7 +33,7 @@ _MAX_LABEL_CHARS = 80
 _MAX_TASK_CHARS = 60
 _MAX_REASON_CHARS = 100
 _MAX_WORDS_CHARS = 300
-"""With three names of tasks and the reason of a hook, at most 580 characters are not ours."""
+"""With three names of tasks and the reason of a hook, at most 580 characters are another's."""
 
 
 def is_notable(child: HostedAgent) -> bool:
@@ -56,7 +56,7 @@ def expect(parent: HostedAgent, child: StateRecord) -> None:
 
 
 class ChildEnds:
-    """What one hook call tells its agent about the ends of subagents.
+    """What one hook call reports to its agent of the ends of subagents.
 
     Args:
         store: Where the agents are.
@@ -107,7 +107,7 @@ class ChildEnds:
         return texts
 
     def acknowledge(self, agent: HostedAgent) -> None:
-        """Remember that the client has the texts."""
+        """Remember that the host has the texts."""
         pending, told = dict(agent.memory.pending_ends), dict(agent.memory.told_ends)
         for name, generation in self._claimed.items():
             pending.pop(name, None)
@@ -138,7 +138,7 @@ def write_end(child: HostedAgent, path: str, now: float, *, is_empty: bool) -> s
         is_empty: Whether its launcher got no text of it.
     """
     record, memory = child.record, child.memory
-    # The client knows a subagent of the session by the last part of its id.
+    # The host knows a subagent of the session by the last part of its id.
     name = record.agent_id.removeprefix(f"{child.session_agent_id}.")
     label = f" ({_quoted(record.label, _MAX_LABEL_CHARS)})" if record.label else ""
     parts = [f"[ultramon] Subagent {name}{label} {_how(child, is_empty=is_empty)}."]

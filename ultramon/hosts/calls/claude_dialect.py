@@ -1,4 +1,4 @@
-"""What the hooks of several clients share: Claude Code's words for events, members and answers.
+"""What hooks of several hosts share: Claude Code's words for events, members and answers.
 
 Standard library only: every hook call loads it.
 """
@@ -29,9 +29,8 @@ KINDS = {
     "PostCompact": port.COMPACTED,
     "Stop": port.WAITING,
 }
-"""The events that all these clients have."""
-# Of notifications these ask the person for something; old clients have no types, and notify only
-# then.
+"""The events that all these hosts have."""
+# Notifications that ask a person for something; old versions have no types, and notify only then.
 _QUESTIONS = ("", "permission_prompt", "idle_prompt", "elicitation_dialog", "agent_needs_input")
 _WAITS_FOR = {
     "permission_prompt": PERMISSION,
@@ -46,7 +45,7 @@ def event_of(payload: JsonObject, kinds: Mapping[str, str], tail: bytes = b"") -
 
     Args:
         payload: As for `Dialect.read_event`.
-        kinds: The constants of the port by the client's names of events.
+        kinds: The constants of the port by the host's names of events.
         tail: As for `Dialect.read_event`.
 
     Raises:
@@ -70,7 +69,7 @@ def event_of(payload: JsonObject, kinds: Mapping[str, str], tail: bytes = b"") -
 
 
 def read_prompt(event: HookEvent, prompt: str) -> None:
-    """Tell a person's prompt from the client's own texts, which begin with a tag."""
+    """Tell a person's prompt from the host's own texts, which begin with a tag."""
     if not prompt.lstrip().startswith("<"):
         event.prompt = prompt
     elif results := returned_by_news(prompt):
@@ -78,7 +77,7 @@ def read_prompt(event: HookEvent, prompt: str) -> None:
 
 
 def returned_by_news(prompt: str) -> list[tuple[str, bool]]:
-    """Return which background tasks have ended by a prompt of the client, and whether with a text.
+    """Return which background tasks have ended by a prompt of the host, and whether with a text.
 
     Empty for a prompt that is no such news.
     """
@@ -105,7 +104,7 @@ def read_notification(event: HookEvent, payload: JsonObject) -> None:
 
 
 def write_context(event: HookEvent, text: str) -> bytes:
-    """Return what to print so that the client puts a text into the agent's conversation.
+    """Return what to print so that the host puts a text into the agent's conversation.
 
     Codex drops the whole answer for one member that it does not know.
     """
@@ -114,10 +113,10 @@ def write_context(event: HookEvent, text: str) -> bytes:
 
 
 def write_end(event: HookEvent, reason: str) -> bytes:
-    """Return what to print so that the client ends the agent's turn; see `Dialect.write_end`."""
+    """Return what to print so that the host ends the agent's turn; see `Dialect.write_end`."""
     return compact_json.dumps({"continue": False, "stopReason": reason}).encode("ascii")
 
 
 def write_user_note(event: HookEvent, text: str) -> bytes:
-    """Return what to print so that the client shows the user a text."""
+    """Return what to print so that the host shows the user a text."""
     return compact_json.dumps({"systemMessage": text}).encode("ascii")

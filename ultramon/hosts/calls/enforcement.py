@@ -1,8 +1,8 @@
-"""Ends an agent that was asked to return and goes on, where an installation chose so.
+"""Ends an agent that was asked to return and continues, where an installation chose so.
 
-Standard library only; loaded where an agent that is asked to return has called a tool. Whatever is
-in doubt, the agent goes on: what is due is asked under the lock of its state, and it is ended only
-after its handoff is stored.
+Standard library only; loaded where an agent that is asked to return has called a tool. In doubt the
+agent continues: what is due is asked under the lock of its state, and it is ended only after its
+handoff is stored.
 """
 
 from __future__ import annotations
@@ -36,6 +36,7 @@ if TYPE_CHECKING:
 
 TRUSTED_SOURCES = ("explicit", "host", "observed")
 """Of a limit: a table of models may be wrong about the window of this one."""
+# An older reading may be of a window that was emptied since.
 MAX_READING_AGE_SECONDS = 120.0
 REPLIES_TO_RETURN = 3
 """Replies that an agent may spend on calls after it was asked: to finish, to note what is left."""
@@ -43,7 +44,7 @@ MAX_ENDS = 3
 WINDOW_SECONDS = 3600.0
 """So many agents of a state directory are ended within this time; then enforcement is off."""
 CHECKPOINT_SECONDS = 4.0
-"""For git; the client waits for ten seconds."""
+"""For git; the host waits for ten seconds."""
 LEDGER_SUFFIX = ".enforced.json"
 """Of the file, after the host's name, that holds when agents were ended within the last hour."""
 REFS = "refs/ultramon/enforced"
@@ -66,7 +67,7 @@ class Enforcement:
 
     Attributes:
         stop_reason: Why the agent was ended, for people; empty = it was not.
-        user_note: What the user must know though nobody was ended; empty = nothing.
+        user_note: What the user must know though no agent was ended; empty = nothing.
     """
 
     def __init__(
@@ -123,7 +124,7 @@ class Enforcement:
         return asked.replies >= REPLIES_TO_RETURN
 
     def _is_last_call(self, agent: HostedAgent) -> bool:
-        """Return whether all calls of this reply have ended: the client would run the rest."""
+        """Return whether all calls of this reply have ended: the host would run the rest."""
         if self._event.kind == TOOLS_ENDED:
             return True
         is_subagent = self._called.parent_id is not None
@@ -138,7 +139,7 @@ class Enforcement:
         return self._event.call_id in calls and all(call in ended for call in calls)
 
     def _has_subagents_at_work(self, agent: HostedAgent) -> bool:
-        """Return whether the client would end others along with this session."""
+        """Return whether the host would end others along with this session."""
         names = (
             name
             for session_id in (self._called.agent_id, *agent.memory.predecessors)
@@ -152,10 +153,11 @@ class Enforcement:
         """Store the handoff and a git checkpoint, and that the agent has ended.
 
         Returns:
-            The agent as stored; None = it was not ended and goes on.
+            The agent as stored; None = it was not ended and continues.
         """
         agent_id = self._called.agent_id
         try:
+            # Counted before the end: hooks of several agents that end at once share one limit.
             reserved = self._reserve()
         except StateError as error:
             self._store.fail(agent_id, f"not ended: {error}")
@@ -205,7 +207,7 @@ class Enforcement:
             printer=this_process(),
         )
         if self._called.parent_id is None:
-            # Its turn is over. Where nobody can begin another one, the client ends the session.
+            # Its turn is over. Where no person can begin another one, the host ends the session.
             memory.turn_ended = True
             agent.wait()
             if self._event.ends_session:
@@ -216,7 +218,7 @@ class Enforcement:
                 memory.last_text = self._last_text
 
     def acknowledge(self, agent: HostedAgent) -> None:
-        """Remember that the client has the answer: only then this chain has been ended."""
+        """Remember that the host has the answer: only then this chain has been ended."""
         if agent.memory.enforced is not None:
             del agent.memory.enforced.printer
 
@@ -229,7 +231,7 @@ class Enforcement:
             kept += f"{' (' if kept else 'no git checkpoint: '}{problem}{')' if kept else ''}"
         what = "turn" if self._called.parent_id is None else "subagent"
         return sanitize(
-            f"[ultramon] ended this {what}: it was asked to return and went on. {_fill(agent)}"
+            f"[ultramon] ended this {what}: it was asked to return and continued. {_fill(agent)}"
             f" Its handoff is in {path}; {kept}.",
             max_chars=4 * _MAX_TEXT_CHARS + len(path),
         )
@@ -276,6 +278,7 @@ class Enforcement:
             try:
                 ends = self._read_ledger()
             except _UNREADABLE as error:
+                # Without the count there is no bound on how many agents are ended.
                 self._switch_off(f"{self._ledger_path} cannot be read: {error}")
                 self._write_ledger([])
                 return False
@@ -289,7 +292,7 @@ class Enforcement:
             return False
 
     def _release(self) -> None:
-        """Take the count back: nobody was ended."""
+        """Take the count back: no agent was ended."""
         try:
             with self._locked_ledger():
                 own = [self._store.now, self._called.agent_id]
@@ -331,7 +334,7 @@ class Enforcement:
 def is_enforced(memory: HookMemory) -> bool:
     """Return whether a session, or one that it continues, or a subagent was ended already.
 
-    Where a hook was killed before the client had its answer, it was not.
+    Where a hook was killed before the host had its answer, it was not.
     """
     return memory.enforced is not None and not is_gone(memory.enforced.printer)
 

@@ -37,7 +37,7 @@ class Warned(KeptInEpoch):
         level: What the agent was warned of.
         silent_calls: Tool calls since.
         message_id: The reply whose calls it answered, or None.
-        printer: The process that prints it; None = the client has it.
+        printer: The process that prints it; None = the host has it.
     """
 
     level: str
@@ -73,12 +73,12 @@ class WouldEnforce(StoredFields):
 
 
 class Enforced(WouldEnforce):
-    """When the agent was ended because it went on; see `ultramon.hosts.calls.enforcement`.
+    """When the agent was ended because it continued; see `ultramon.hosts.calls.enforcement`.
 
     Attributes:
         checkpoint: The commit and the ref that keep its working tree, or None.
         problem: What was wrong with that, empty for nothing.
-        printer: The process that answers with it; None = the client has it.
+        printer: The process that answers with it; None = the host has it.
     """
 
     checkpoint: str | None

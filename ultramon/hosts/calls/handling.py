@@ -1,8 +1,8 @@
-"""What each event does to the agents, and what the client is answered: the same for every host.
+"""What each event does to the agents, and how it is answered: the same for every host.
 
-Standard library only. Nothing is injected at the end of a turn, where a client would go on and on,
-nor around a compaction, where it would be dropped or change the summary; but for one line at the
-start that follows it, which the client adds behind the summary.
+Standard library only. Nothing is injected at the end of a turn, where the agent would begin another
+one each time, nor around a compaction, where it would be dropped or change the summary; but for one
+line at the start that follows it, which the host adds behind the summary.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from ultramon.hosts import port
 from ultramon.hosts.calls.called_agent import CalledAgent
 from ultramon.hosts.calls.hosted_agent import NOT_RETURNED, LateStartError
 from ultramon.hosts.calls.readings import BehindError, Readings
-from ultramon.hosts.installed_choices import AGENT, AUDIENCES, BOTH, NOBODY
+from ultramon.hosts.installed_choices import AGENT, AUDIENCES, BOTH, NO_AUDIENCE
 from ultramon.hosts.transcripts.records import OVERFLOW
 from ultramon.system import compact_json
 from ultramon.system.files import check_one_name, read_private_file
@@ -51,7 +51,7 @@ class HookCall:
     """One call of a hook.
 
     Args:
-        event: What the client reports.
+        event: What the host reports.
         store: Where the agents are.
 
     Raises:
@@ -78,7 +78,7 @@ class HookCall:
         return Subagents(self._event, self._store, self._readings, self._called)
 
     def answer(self) -> bytes:
-        """Do what the event asks for; return what to print for the client, often nothing.
+        """Do what the event asks for; return what to print for the host, often nothing.
 
         Raises:
             StateError: The state could not be stored.
@@ -97,7 +97,7 @@ class HookCall:
         return host.dialect.write_answer(self._event, text) if text else b""
 
     def acknowledge(self) -> None:
-        """End the notices, ends and the warning in the answer, once the client has it.
+        """End the notices, ends and the warning in the answer, once the host has it.
 
         They are repeated where a hook ends before; none is lost.
         """
@@ -124,9 +124,9 @@ class HookCall:
             self._store.fail(self.agent_id, f"the warning will be repeated: {error}")
 
     def put_back(self) -> None:
-        """Leave the notices in the answer to the next call: the client did not get it.
+        """Leave the notices in the answer to the next call: the host did not get it.
 
-        Ends and a warning come again by themselves, since the process that was to tell them ended.
+        Ends and a warning come again by themselves, since the process that was to print them ended.
         """
         for delivery in self._deliveries:
             delivery.put_back()
@@ -134,11 +134,11 @@ class HookCall:
     # --- sessions
 
     def _start(self) -> str | None:
-        """Begin a session, go on with it, or with what its compaction left.
+        """Begin a session, or continue it, after its end or after its compaction.
 
         Returns:
             After a compaction a text for the agent: the summary may repeat earlier warnings, and
-            lack what a person has pinned. Where nobody reads the answer, the next call has it.
+            lack what a person has pinned. Where the answer is not read, the next call has it.
         """
         event = self._event
 
@@ -179,7 +179,7 @@ class HookCall:
         """Return what an agent reads after its compaction, empty for nothing."""
         audience = self._audience()
         parts = []
-        if self._store.installed.pins and audience != NOBODY:
+        if self._store.installed.pins and audience != NO_AUDIENCE:
             from ultramon.hosts.calls.compaction_text import write_pins
 
             project = self._store.host.dialect.project(self._store.environ) or agent.record.cwd
@@ -215,7 +215,7 @@ class HookCall:
             cuts_turn = self._event.may_cut_turn and agent.has_open_turn
             agent.finish(reason, cuts_turn=cuts_turn)
 
-        # Some clients end with a turn whose last reply they are about to write.
+        # Some hosts end with a turn whose last reply they are about to write.
         check = self._readings.check_end
         agent = self._called.update_with_reading(finish, check, create=False)
         if agent is None or reason == port.CLEAR:
@@ -231,7 +231,7 @@ class HookCall:
     # --- turns
 
     def _wait(self) -> None:
-        """Note that the turn is over, or that the client waits for a person."""
+        """Note that the turn is over, or that the host waits for a person."""
 
         def change(agent: HostedAgent, reading: LastReading) -> None:
             self._called.ensure(agent)
@@ -288,7 +288,7 @@ class HookCall:
         return self._measure(lambda agent: agent.end_call(event.call_id), is_call=True)
 
     def _after_task_call(self, report: TaskReport) -> str:
-        """Take what a tool call changed in the client's task list into the plans."""
+        """Take what a tool call changed in the host's task list into the plans."""
         from ultramon.hosts.calls.task_list import TaskSharing
 
         sharing = TaskSharing(self._store, self._called.session_id, self.agent_id, report)
@@ -307,7 +307,7 @@ class HookCall:
         return self._measure(lambda agent: agent.begin_turn(""), is_call=False)
 
     def _nudge(self) -> None:
-        """Keep a turn ended that the client would go on with by itself."""
+        """Keep a turn ended that the host would continue by itself."""
         record = self._store.find(self.agent_id)
         self._is_over = record is not None and self._store.hosted(record).memory.turn_ended
 
@@ -326,7 +326,7 @@ class HookCall:
         audience = self._audience()
         can_end = event.can_end and audience in (AGENT, BOTH)
         if not event.can_answer:
-            audience = NOBODY
+            audience = NO_AUDIENCE
         warns = audience in (AGENT, BOTH)
         warning = ""
         ends: list[str] = []
@@ -344,7 +344,7 @@ class HookCall:
             must_end = can_end and self._must_end(agent, reading)
             if must_end:
                 return  # it reads nothing more
-            is_compacted = audience != NOBODY and agent.memory.is_compacted
+            is_compacted = audience != NO_AUDIENCE and agent.memory.is_compacted
             if is_compacted:
                 del agent.memory.is_compacted
             ends = self._claim_ends(agent) if warns else []
@@ -371,7 +371,7 @@ class HookCall:
         self._follow_clear(agent)
         if must_end and agent is not None:
             return self._end_turn(agent)
-        lines = [] if agent is None or audience == NOBODY else self._notices(agent)
+        lines = [] if agent is None or audience == NO_AUDIENCE else self._notices(agent)
         if agent is not None and is_compacted and (text := self._give_back(agent)):
             lines.insert(0, text)
         # What waited is older than the warning.
@@ -380,6 +380,7 @@ class HookCall:
     def _show_request(self, agent: HostedAgent) -> str:
         """Return the sentence for an agent that a relay or a person asks to hand over, once."""
         request = self._store.directory.get_request(self.agent_id)
+        # A request to an earlier process of this id is not this one's.
         if request is None or request.get("generation") != agent.record.generation:
             return ""
         if agent.memory.shown_request == request.get("requestId"):
@@ -390,7 +391,7 @@ class HookCall:
         return HAND_OVER_REQUEST if request.get("by") == PERSON else ""
 
     def _must_end(self, agent: HostedAgent, reading: LastReading) -> bool:
-        """Return whether an agent that was asked to return has gone on for too long."""
+        """Return whether an agent that was asked to return has continued for too long."""
         if not agent.must_return:
             return False
         from ultramon.hosts.calls import enforcement
@@ -415,7 +416,7 @@ class HookCall:
             try:
                 self._subagents().give_back_tasks(ended)
             except StateError as error:
-                # The client must have the answer all the same: the state says that it ended.
+                # The host must have the answer all the same: the state says that it ended.
                 self._store.fail(self.agent_id, f"its tasks stay with it: {error}")
         return ""
 
@@ -453,6 +454,7 @@ class HookCall:
     def _notices(self, agent: HostedAgent) -> list[str]:
         """Claim what others have queued for the agent; all calls but a few only see no flag."""
         is_prompt = self._event.kind == port.PROMPT
+        # A sender may know a session by the id that it had before a clear.
         for recipient in (self.agent_id, *agent.memory.predecessors):
             if not is_raised(self._store.directory.path, recipient, also_later=is_prompt):
                 continue

@@ -1,4 +1,4 @@
-"""One session or subagent as an agent: the events of the client change its state.
+"""One session or subagent as an agent: the events of the host change its state.
 
 Standard library only. Works on a state inside its lock; nothing here reads or writes a file.
 """
@@ -29,10 +29,10 @@ WORKING = "working"
 IN_TOOL = "in_tool"
 WAITING = "waiting"
 
-NOT_RETURNED = "ended by ultramon: asked to return, and went on"
+NOT_RETURNED = "ended by ultramon: asked to return, and continued"
 """Reason of an agent that was ended."""
 CUT_TURN = "ended in the middle of its turn"
-"""Reason of a session whose client took a signal, and then ended without ending the turn."""
+"""Reason of a session whose host took a signal, and then ended without ending the turn."""
 SILENT_CALLS = 5
 """So many tool calls pass between two warnings of the same level."""
 _MAX_ENDED_CALLS = 64
@@ -53,7 +53,7 @@ class HostedAgent:
     """The state of one agent during one hook call.
 
     Args:
-        call: What this call is made with: the client, its environment, the choices, the time.
+        call: What this call is made with: the host, its environment, the choices, the time.
         record: The state; changed in place. One that was never stored has generation 0.
     """
 
@@ -100,7 +100,7 @@ class HostedAgent:
         self.gauge.event("agent_started")
 
     def _own_process(self) -> bool:
-        """Take the client's process as the agent's; return whether it is another one now."""
+        """Take the host's process as the agent's; return whether it is another one now."""
         record = self.record
         if self.is_session:
             from ultramon.hosts.calls.session_environment import keep
@@ -115,6 +115,7 @@ class HostedAgent:
         if process == process_of(record):
             return False
         record.pid, record.pid_started_at, record.boot_id, record.hostname = process
+        # Another process may be another version of the host.
         del self.memory.client_version
         return True
 
@@ -155,11 +156,12 @@ class HostedAgent:
         if self.record.active:
             self.take(report)
             self.finish("clear")
+        # Two agents of one label would be ambiguous where a person names one.
         self.record.label = None
         self.memory.successor_id = successor_id
 
     def resolve_limit(self) -> None:
-        """Work out the limit from the settings of the client and the table of models."""
+        """Decide the limit from the settings of the host and the table of models."""
         from ultramon.context.limits import window_for_model
 
         record, memory = self.record, self.memory
@@ -196,6 +198,7 @@ class HostedAgent:
             return
         if not is_same:
             record.model = model
+            # Both were learned of the window of the model before.
             del memory.highest_tokens, memory.observed_tokens
         self.resolve_limit()
 
@@ -225,7 +228,7 @@ class HostedAgent:
         )
 
     def _follow_compactions(self, tokens: int) -> None:
-        """Note where the client is likely to compact this window, unless it disproves that."""
+        """Note where the host is likely to compact this window, unless it disproves that."""
         memory, compactions = self.memory, self._call.compactions()
         del memory.likely_tokens, memory.likely_seen
         key = None if compactions is None else self._compactions_key()
@@ -245,7 +248,7 @@ class HostedAgent:
             self._call.fail(self.record.agent_id, f"a likely compaction stays: {error}")
 
     def _compactions_key(self) -> str | None:
-        """Return what the client's compactions of this window depend on; None = not known."""
+        """Return what the host's compactions of this window depend on; None = not known."""
         record, memory = self.record, self.memory
         if memory.client_version is None and memory.transcript_path is not None:
             try:
@@ -288,7 +291,7 @@ class HostedAgent:
             self.record.label = label[:_MAX_LABEL_CHARS]
 
     def begin_turn(self, prompt: str) -> None:
-        """A prompt was submitted; empty for one that the client wrote itself, which is no task."""
+        """A prompt was submitted; empty for one that the host wrote itself, which is no task."""
         self.memory.begin_turn(self._call.began_at)
         self.record.phase = WORKING
         if prompt:
@@ -301,7 +304,7 @@ class HostedAgent:
         if count <= least:
             self.memory.prompts = count
             if count == least:
-                # What a single prompt has grown to is no sign that the client does not compact.
+                # What a single prompt has grown to is no sign that the host does not compact.
                 del self.memory.highest_tokens
                 self.resolve_limit()
 
@@ -329,7 +332,7 @@ class HostedAgent:
             self.memory.last_prompt = LastPrompt(text=text, chars=len(prompt))
 
     def check_start(self, call_id: str | None) -> None:
-        """Make sure that a tool call can still be running: a client need not wait for this report.
+        """Make sure that a tool call can still be running: a host need not wait for this report.
 
         Raises:
             LateStartError: It has ended, or its turn has.
@@ -353,14 +356,15 @@ class HostedAgent:
         """A tool has run."""
         memory = self.memory
         memory.end_call(call_id, self._call.began_at)
+        # Noted only for enforcement, which ends a turn at the last call of a reply.
         if call_id and self.must_return:
             memory.ended_calls = [*memory.ended_calls, call_id][-_MAX_ENDED_CALLS:]
         self.record.phase = IN_TOOL if memory.running else WORKING
 
     def wait(self, waits_for: str = "") -> None:
-        """The client waits: for what `HookEvent.waits_for` names, else for the next prompt.
+        """The host waits: for what `HookEvent.waits_for` names, else for the next prompt.
 
-        Some clients do not wait for the hook that says so: what has begun since counts.
+        Some hosts do not wait for the hook that says so: what has begun since counts.
         """
         memory, latest = self.memory, boot_seconds()
         is_over = any(
@@ -377,7 +381,7 @@ class HostedAgent:
         self.record.phase = phase
 
     def end(self, outcome: str, reason: str, error: str = "") -> None:
-        """The agent has ended, for a reason that the client names or with an error."""
+        """The agent has ended, for a reason that the host names or with an error."""
         record = self.record
         if not record.active:
             return
@@ -438,13 +442,14 @@ class HostedAgent:
             self.end("cancelled", NOT_RETURNED)
         elif cuts_turn and not failed:
             self.end("cancelled", CUT_TURN)
+        # Changes nothing where one of the two above has ended it.
         self.end("failed" if failed else "completed", reason, failed)
 
     def compacted(self, event: str) -> None:
         """Start an epoch at the first of the two events that follow one compaction.
 
         Args:
-            event: Which of the two came; old clients send only one of them.
+            event: Which of the two came; old hosts send only one of them.
         """
         if self.memory.is_first_report(event):
             self._learn_compaction()
@@ -471,6 +476,7 @@ class HostedAgent:
     def compacting(self, *, is_automatic: bool) -> None:
         """A compaction may follow. It may also be interrupted, so nothing has changed yet."""
         del self.memory.compacted_by, self.memory.full_at
+        # A person compacts at any fullness, so only automatic ones teach where the host compacts.
         if is_automatic and self.gauge.usage_ratio is not None:
             self.memory.full_at = known_tokens(self.record)
 
@@ -488,7 +494,7 @@ class HostedAgent:
     def must_warn(self, *, is_call: bool, message_id: str | None) -> bool:
         """Decide whether to warn the agent of its level now, and remember by which process.
 
-        The client may never get the answer: the hook is killed, or its resident.
+        The host may never get the answer: the hook is killed, or its resident.
         Until `has_warned`, the warning counts only while that process lives.
 
         Args:
@@ -524,7 +530,7 @@ class HostedAgent:
         return True
 
     def has_warned(self) -> None:
-        """The client has the answer with the warning."""
+        """The host has the answer with the warning."""
         from ultramon.hosts.calls.facts import Asked, of_epoch
 
         memory, epoch = self.memory, self.record.epoch

@@ -1,4 +1,4 @@
-"""What one hook is invoked with: the client, its environment, the choices, the time.
+"""What one hook is invoked with: the host and its environment, the choices, the time.
 
 Standard library only: every hook call loads it.
 """
@@ -9,7 +9,7 @@ import os
 
 from ultramon.backends.local.state_files import StateDirectory
 from ultramon.errors import StateError
-from ultramon.hosts.installed_choices import NOBODY, InstalledChoices
+from ultramon.hosts.installed_choices import NO_AUDIENCE, InstalledChoices
 from ultramon.system import compact_json
 from ultramon.system.files import read_private_file, replace_file
 from ultramon.system.processes import boot_seconds, process_started_at
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from ultramon.hosts.port import Host
 
 WINDOWS_SUFFIX = ".windows.json"
-"""Of the file, after the host's name, that holds the windows the client reported."""
+"""Of the file, after the host's name, that holds the windows that it reported."""
 COMPACTIONS_SUFFIX = ".compactions.json"
 """Of the file, after the host's name, that holds the tokens before automatic compactions."""
 _MAX_WINDOWS = 200
@@ -33,16 +33,16 @@ class Invocation:
     """One invocation of a hook.
 
     Args:
-        host: The client.
+        host: Whose hook it is.
         directory: The state directory.
-        choices_path: The choices of the installation; without readable ones nobody is warned.
-        environ: The client's environment.
-        event: The client's name for the event, for the failure log.
+        choices_path: The choices of the installation; without readable ones no agent is warned.
+        environ: The host's environment.
+        event: The host's name for the event, for the failure log.
         now: Epoch seconds.
 
     Attributes:
         is_retry: Whether a resident may have begun to handle this call, and did not answer it.
-        began_at: When the client made the call, on the clock of `boot_seconds`: calls may overtake
+        began_at: When the host made the call, on the clock of `boot_seconds`: calls may overtake
             each other, these times do not. A program that handles a call of its own process sets
             it; else it is the time now.
     """
@@ -72,11 +72,11 @@ class Invocation:
         except (StateError, OSError) as error:
             self.fail("", str(error))
             self.installed = InstalledChoices(choices_path)
-            self.installed.audience = NOBODY
+            self.installed.audience = NO_AUDIENCE
 
     @property
     def in_relay(self) -> bool:
-        """Whether a relay runs this client; its own hooks alone get here then."""
+        """Whether a relay runs this host; its own hooks alone get here then."""
         return bool(self.environ.get("ULTRAMON_RELAY"))
 
     def agent_of(self, session_id: str) -> str:
@@ -89,7 +89,7 @@ class Invocation:
         return this_process()
 
     def is_unprinted(self, printer: object) -> bool:
-        """Return whether the process that was to tell something has not, and will not."""
+        """Return whether the process that was to print something has not, and will not."""
         return is_gone(printer) or (self.is_retry and printer == self.printer())
 
     def fail(self, agent_id: str, problem: str) -> None:
@@ -99,7 +99,7 @@ class Invocation:
         record(self.directory.path, self.host.name, self.event, agent_id, problem, now=self.now)
 
     def windows(self) -> dict[str, int]:
-        """Return the windows that the client reported, in tokens by model."""
+        """Return the windows that the host reported, in tokens by model."""
         try:
             data, _ = read_private_file(self._windows_path)
             windows = compact_json.loads(data)
@@ -125,7 +125,7 @@ class Invocation:
         return self._compactions
 
     def learn_window(self, model: str, window_tokens: int) -> None:
-        """Remember the window that the client works with for a model.
+        """Remember the window that the host works with for a model.
 
         Raises:
             StateError: The state directory is not safe to use, or the file system refused.
@@ -140,12 +140,12 @@ class Invocation:
 
 
 def this_process() -> list[Any]:
-    """Return what names the process that is to tell something, in a state."""
+    """Return what names the process that is to print something, in a state."""
     return [os.getpid(), process_started_at(os.getpid())]
 
 
 def is_gone(printer: object) -> bool:
-    """Return whether the process that was to tell something ended before it did."""
+    """Return whether the process that was to print something ended before it did."""
     if not isinstance(printer, list) or len(printer) != 2 or type(printer[0]) is not int:
         return False
     return bool(process_started_at(printer[0]) != printer[1])

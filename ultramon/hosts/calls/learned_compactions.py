@@ -106,10 +106,10 @@ def key_of(version: str, model: str, window_tokens: int, trigger_tokens: int | N
     """Return the name of the compactions that belong together.
 
     Args:
-        version: Of the client.
+        version: Of the host.
         model: The model.
         window_tokens: Its window.
-        trigger_tokens: Where the client is configured to compact; it moves them. None = nowhere.
+        trigger_tokens: Where the host is configured to compact; it moves them. None = nowhere.
     """
     parts = (version, model, window_tokens, trigger_tokens or 0)
     return "\t".join(str(part).translate(_BLANKS) for part in parts)

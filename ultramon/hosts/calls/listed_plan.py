@@ -21,7 +21,7 @@ def read_report(
 ) -> TaskReport | None:
     """Return the plan in the input of such a tool; None where it can not be read.
 
-    A step is known by its place in the plan of its agent: not every client gives it an id. One that
+    A step is known by its place in the plan of its agent: not every host gives it an id. One that
     was cancelled is left out.
 
     Args:

@@ -37,9 +37,9 @@ class HookMemory(StoredFields, GaugeMemory):
         tmux_pane: Of its session, or None.
         environment: What is kept of its session's environment, or None.
         installed_at: Of the installation by which its limit was worked out, or None.
-        prompts: How many the conversation holds, counted no further than the client needs to
+        prompts: How many the conversation holds, counted no further than the host needs to
             compact it.
-        status_tokens: The last count of the client's own status line, or None.
+        status_tokens: The last count of the host's own status line, or None.
         last_reply_at: Time of the last reply of its last turn, or None.
         predecessors: The cleared sessions that it continues, the last one first.
         successor_id: The session that continues it after a clear, or None.
@@ -47,12 +47,12 @@ class HookMemory(StoredFields, GaugeMemory):
         is_compacted: Whether it has not read of its compaction yet.
         is_lagging: Whether the last reading may be one call old.
         compacted_by: The event that reported the last compaction, or None.
-        client_version: Of the client, where it was asked for; empty = its files do not name it.
+        client_version: Of the host, where it was asked for; empty = its files do not name it.
         full_at: Tokens in the window when an automatic compaction began that may follow, or None.
         compaction_id: The last compaction that its transcript showed, or None.
         running: Its tool calls.
         ended_early: Tool calls whose end was reported before their start.
-        call_ended_at: When the client made the last call that ended a tool's, on the clock of
+        call_ended_at: When the host made the last call that ended a tool's, on the clock of
             `ultramon.system.processes.boot_seconds`.
         runs_nothing_since: The same for the last one that left no tool running.
         waits_for: What a person is asked for; empty = it works, or waits for its next prompt.
@@ -60,7 +60,7 @@ class HookMemory(StoredFields, GaugeMemory):
         failed_with: What its last turn failed with, empty when it did not.
         last_prompt: What a person wrote last, where pins were installed.
         shown_request: The last request to hand over that it was shown, by its id, or None.
-        told_of_messages: The last message of others that it was told of, by their mode.
+        told_of_messages: The last message of others that was announced to it, by their mode.
         pending_ends: The subagents whose end is not reported yet, each with the process that is
             to report it, or None.
         told_ends: The generations whose end was reported, by the id of the subagent.
@@ -108,7 +108,7 @@ class HookMemory(StoredFields, GaugeMemory):
 
     @classmethod
     def part(cls, kind: str) -> type[StoredFields]:
-        """See `StoredFields.part`; most calls need none of these."""
+        """Return the class of a larger fact, loaded here because most calls need none."""
         from ultramon.hosts.calls import facts
 
         found: type[StoredFields] = getattr(facts, kind)
@@ -132,7 +132,7 @@ class HookMemory(StoredFields, GaugeMemory):
         """A prompt was submitted, or all calls of a reply have ended.
 
         Args:
-            at: When the client made the call that says so, on the clock of `boot_seconds`.
+            at: When the host made the call that says so, on the clock of `boot_seconds`.
         """
         self.run_nothing(at)
         del self.turn_ended, self.failed_with
@@ -143,7 +143,7 @@ class HookMemory(StoredFields, GaugeMemory):
         self.runs_nothing_since = at
 
     def begin_call(self, call_id: str | None) -> None:
-        """A tool begins to run: whatever ended the turn, the client never had the answer."""
+        """A tool begins to run: whatever ended the turn, the host never had the answer."""
         if call_id and call_id not in self.running:
             self.running = [*self.running, call_id][-_MAX_RUNNING:]
         del self.turn_ended, self.waits_for

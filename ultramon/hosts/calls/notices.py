@@ -1,4 +1,4 @@
-"""What waits for a session or subagent, told in its own conversation: when, and in which words.
+"""Messages that wait for a session or subagent, as reminders in its conversation: when and how.
 
 Standard library only; loaded when something waits. A line is made of fixed words, numbers, times
 and agent ids, whatever the text of a message is.
@@ -28,21 +28,21 @@ URGENT, IMPORTANT, _SEQUENTIAL = DELIVERIES
 
 
 def due_deliveries(*, is_prompt: bool, has_prompts: bool) -> tuple[str, ...]:
-    """Return the modes of what may be told now.
+    """Return the modes of the messages that may be delivered now.
 
     A hook cannot interrupt a reply: its next moment is behind the reply and the calls in it, which
     is all that an important notice waits for. So only the sequential ones wait for a prompt.
 
     Args:
         is_prompt: Whether a prompt was submitted; else a tool has run.
-        has_prompts: Whether a person will submit prompts. Where nobody does, in a headless session
-            and for a subagent, the next tool call may be the last chance to tell anything.
+        has_prompts: Whether a person will submit prompts. Where none does, in a headless session
+            and for a subagent, the next tool call may be the last chance to deliver anything.
     """
     return DELIVERIES if is_prompt or not has_prompts else (URGENT, IMPORTANT)
 
 
 class Delivery:
-    """What one hook call tells its agent of what others have queued for it.
+    """What one hook call delivers of the messages that others have queued for its agent.
 
     Args:
         store: Where the agents are.
@@ -67,7 +67,7 @@ class Delivery:
         self._is_claimed = False
 
     def lines(self) -> list[str]:
-        """Claim what may be told now; return it as lines, none when the journal is busy."""
+        """Claim what may be delivered now; return it as lines, none when the journal is busy."""
         inbox, now = self._inbox, time.time()
         try:
             inbox.claim(MAX_NOTICES, now, also_later=self._is_prompt)
@@ -92,7 +92,7 @@ class Delivery:
         return lines
 
     def acknowledge(self) -> None:
-        """Acknowledge delivered notices; call it when the client has the answer."""
+        """Acknowledge delivered notices; call it when the host has the answer."""
         inbox = self._inbox
         try:
             if self._is_claimed:
@@ -106,7 +106,7 @@ class Delivery:
             inbox.journal.close()
 
     def put_back(self) -> None:
-        """Leave what was claimed to the next call; for when the client did not get the answer."""
+        """Leave what was claimed to the next call; for when the host did not get the answer."""
         try:
             if self._is_claimed:
                 self._inbox.put_back(time.time())
@@ -136,18 +136,19 @@ def write_line(notice: Message, session_id: str, now: float) -> str | None:
     facts, about = notice.facts, notice.sender
     if about is None or not is_agent_id(about) or facts.get("agentId") != about:
         return None
-    # The client knows a subagent of the session by the last part of its id.
+    # The host knows a subagent of the session by the last part of its id.
     name = about.removeprefix(f"{session_id}.")
     return texts.render(facts, notice.recipient, name=name, now=now)
 
 
 def write_waiting(senders: dict[str | None, int], recipient: str) -> str:
-    """Return the line that tells of messages of others: who has sent them, and how many wait.
+    """Return the line about messages of others: who has sent them, and how many wait.
 
     Args:
-        senders: How many by sender; None = nobody in particular.
+        senders: How many by sender; None = a sender that is no agent.
         recipient: Whose they are.
     """
+    # Their texts are not repeated: a message could hold instructions for the agent.
     count = sum(senders.values())
     origins = [name for name in senders if is_agent_id(name)][:_MAX_NAMED_SENDERS]
     others = len(senders) - len(origins)

@@ -127,7 +127,7 @@ def read_bounded(fd: int, begun: Begun | None = None) -> tuple[bytes, bytes | No
     while True:
         left = deadline - time.monotonic()
         if left <= 0 or (waiting is not None and not waiting.poll(left * 1000)):
-            # The client writes and closes at once: what came by now is all there will be.
+            # The host writes and closes at once: what came by now is all there will be.
             break
         chunk = os.read(fd, 1 << 16)
         if not chunk:

@@ -1,6 +1,6 @@
-"""Reads the transcript behind one hook call, and waits for what the client is about to write.
+"""Reads the transcript behind one hook call, and waits for what the host is about to write.
 
-Standard library only. The client writes a transcript while its hook runs already: without waiting,
+Standard library only. The host writes a transcript while its hook runs already: without waiting,
 about half of all readings were one call old, all of them up to date within 60 ms.
 """
 
@@ -73,7 +73,7 @@ class Readings:
         """Read the end of a transcript; `report_problem` says what is wrong with the last one.
 
         Args:
-            subagent_id: The client's name of a subagent; None = whom the event is about.
+            subagent_id: The host's name of a subagent; None = the agent of the event.
             session_id: The session under which it was written; None = that of the event.
         """
         event = self._event
@@ -103,7 +103,7 @@ class Readings:
         return LastReading()
 
     def _found_path(self, subagent_id: str | None) -> str | None:
-        """Return a transcript of which the client has not said where it is."""
+        """Return a transcript of which the host has not said where it is."""
         name = subagent_id or self._event.session_id
         return self._files.find_transcript(self._store.environ, name)
 
@@ -113,7 +113,7 @@ class Readings:
             self._store.fail(agent_id, self._problem)
 
     def of_child(self, subagent_id: str, session_id: str) -> LastReading:
-        """Read what the client wrote of a subagent last: after a clear in another folder."""
+        """Read what the host wrote of a subagent last: after a clear in another folder."""
         reading = self.look(subagent_id)
         if reading.report or reading.error or session_id == self._event.session_id:
             return reading

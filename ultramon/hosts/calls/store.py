@@ -86,7 +86,7 @@ class HookStore(Invocation):
             return agent
 
     def _stored(self, agent: HostedAgent) -> None:
-        """Take notice of a state that was just stored; called inside the lock."""
+        """Note that a state was just stored; called inside the lock."""
 
     def _read(self, agent_id: str) -> StateRecord:
         """Return what is stored, else a state of generation 0."""
@@ -103,7 +103,7 @@ class HookStore(Invocation):
         return record
 
     def _append(self, agent: HostedAgent) -> bool:
-        """Store the events of an agent, those left over first, and what others are told of it.
+        """Store the events of an agent, those left over first, and the notices about it.
 
         Returns:
             Whether there was anything to store.

@@ -1,6 +1,6 @@
 """The lives of a session's subagents: how they are launched, end, and come back to their launcher.
 
-Standard library only. Clients report less of a subagent than of a session, and not always its end:
+Standard library only. Hosts report less of a subagent than of a session, and not always its end:
 what is missing is taken from its transcript.
 """
 
@@ -28,7 +28,7 @@ class Subagents:
     """The subagents that one hook call has to do with.
 
     Args:
-        event: What the client reports.
+        event: What the host reports.
         store: Where the agents are.
         readings: The transcripts behind this call.
         called: The agent of the call: a subagent itself, or the launcher of some.
@@ -43,7 +43,7 @@ class Subagents:
         self._called = called
 
     def start(self) -> None:
-        """Begin the subagent that is called, or go on with one that had ended."""
+        """Begin the subagent that is called, or continue one that had ended."""
         self._called.update(lambda agent: agent.resume())
 
     def end(self) -> HostedAgent | None:
@@ -82,15 +82,15 @@ class Subagents:
         """End those that a session which has ended left behind."""
         own_id, pid = self._called.agent_id, session.record.pid
         for session_id in (own_id, *session.memory.predecessors):
-            clients = self._event.session_id if session_id == own_id else session_id
+            reported_id = self._event.session_id if session_id == own_id else session_id
             for child_id in self._store.children(session_id):
                 child = self._store.find(child_id)
-                if child is None or not child.active or child.session_id != clients:
+                if child is None or not child.active or child.session_id != reported_id:
                     continue
                 # A session that was cleared may have been resumed in another process.
                 if session_id == own_id or child.pid == pid:
                     name = child_id.removeprefix(f"{session_id}.")
-                    self._end_child(child_id, self._readings.of_child(name, clients))
+                    self._end_child(child_id, self._readings.of_child(name, reported_id))
 
     def end_returned(self, returned: ReturnedSubagent) -> ChildEnds | None:
         """End a subagent that came back without an event of its own: it failed, or was stopped.
@@ -127,7 +127,7 @@ class Subagents:
         return ChildEnds(self._store, child_id, is_empty=not returned.has_text)
 
     def _take_late_reply(self, child: StateRecord, subagent_id: str) -> None:
-        """Take a last reply that the client wrote only after it had reported the end."""
+        """Take a last reply that the host wrote only after it had reported the end."""
         reading = self._readings.look(subagent_id)
         self._readings.report_problem(self._called.agent_id)
         report, known = reading.report, self._store.hosted(child).memory.last_reply_at
@@ -136,7 +136,7 @@ class Subagents:
         self._store.update(child.agent_id, lambda agent: agent.take_last(reading), create=False)
 
     def _end_child(self, child_id: str, reading: LastReading) -> None:
-        """End a subagent that the client ended without an event of its own."""
+        """End a subagent that the host ended without an event of its own."""
         self._store.update(
             child_id, lambda agent: agent.end_by(reading, "session ended"), create=False
         )
@@ -176,7 +176,7 @@ class Subagents:
         self._change_child(launched.subagent_id, change)
 
     def observe(self, subagent_id: str) -> None:
-        """Take the last reading of a subagent that may have made the call; nobody is warned."""
+        """Take the last reading of a subagent that may have made the call; no agent is warned."""
         reading = self._readings.look(subagent_id)
         self._change_child(subagent_id, lambda agent: agent.take(reading.report, reading.place))
 

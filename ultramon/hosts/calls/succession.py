@@ -1,7 +1,7 @@
-"""After a clear the client goes on under a new session id, in the same process.
+"""A session after a clear: the host continues under a new session id, in the same process.
 
 Standard library only; loaded when a session was cleared. Every step can be repeated, and all are
-until the last is done: a hook may be killed at any of them. A client that does not name its process
+until the last is done: a hook may be killed at any of them. A host that does not name its process
 is followed by its folder and the time.
 """
 
@@ -21,13 +21,13 @@ if TYPE_CHECKING:
 
 
 NEXT_SECONDS = 10.0
-"""So soon after a clear its successor starts, where the client does not name its process."""
+"""So soon after a clear its successor starts, where the host does not name its process."""
 
 
 def succeed(store: HookStore, record: StateRecord) -> None:
     """Give a session what belonged to the one that its process had before the clear.
 
-    That one ends. Its subagents go on: the client keeps them, and reports them under the new id.
+    That one ends. Its subagents continue: the host keeps them, and reports them under the new id.
 
     Args:
         store: Where the agents are.
@@ -74,6 +74,7 @@ def _predecessor(store: HookStore, record: StateRecord) -> StateRecord | None:
                 found.append(one)
         except (AgentNotFoundError, StateError):
             continue
+    # Of two sessions cleared at once in one folder neither can be named: none is followed.
     if record.pid is None and len(found) > 1:
         found = [one for one in found if _successor_id(store, one) == record.agent_id]
     return max(found, key=lambda one: one.last_heartbeat, default=None)

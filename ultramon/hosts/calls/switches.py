@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 RELAY_FOLDER = "relay"
 """Folder of the state directory with one folder for each relay, which holds its choices."""
 RELAY_SESSION = "ULTRAMON_RELAY_SESSION"
-"""The session that a relay runs, of a client whose sessions inherit the hooks of the relay."""
+"""The session that a relay runs, of a host whose sessions inherit the hooks of the relay."""
 
 
 def state_directory(environ: Mapping[str, str], choices_path: str) -> str:
@@ -30,7 +30,7 @@ def is_off(environ: Mapping[str, str]) -> bool:
 
 
 def is_left_to_relay(environ: Mapping[str, str], choices_path: str) -> bool:
-    """Return whether a relay runs this client, and these choices are not the relay's.
+    """Return whether a relay runs this host, and these choices are not the relay's.
 
     A relay brings hooks of its own along: those of an installation would count everything twice.
     """
@@ -42,10 +42,10 @@ def is_left_to_relay(environ: Mapping[str, str], choices_path: str) -> bool:
 def choices_here(environ: Mapping[str, str], choices_path: str) -> str | None:
     """Return the choices that a call is handled by; None = the hook does nothing.
 
-    In a relay whose client takes hooks from an installation only, they serve the relay.
+    In a relay whose host takes hooks from an installation only, they serve the relay.
 
     Args:
-        environ: The client's environment.
+        environ: The host's environment.
         choices_path: Those that the hook was installed with.
     """
     if not is_left_to_relay(environ, choices_path):

@@ -1,11 +1,11 @@
-"""The task list of a client, taken into the plans of its agents: the same for every host.
+"""The task list of a host, taken into the plans of its agents: the same for every host.
 
 Standard library only; loaded by the calls that report tasks, which are rare. The plan is stored
 with everything else that the call changes, at once: so a `SIGKILL` loses no task. Like every call
 without an event it syncs the file and not the directory: a power cut may bring the state before it.
 
-A client may keep one list for a session and its subagents, or one for each. A task belongs to the
-agent that created it. When a subagent ends, the session goes on with what it left.
+A host may keep one list for a session and its subagents, or one for each. A task belongs to the
+agent that created it. When a subagent ends, the session takes over what it left.
 """
 
 from __future__ import annotations
@@ -167,5 +167,6 @@ def give_back(store: HookStore, session_id: str, subagent: StateRecord) -> None:
         own.remove({task.id for task in left})
         own.save()
 
+    # The session takes first: a kill in between leaves a task in both plans, not in neither.
     if store.update(session_id, take, create=False, journals=False) is not None:
         store.update(subagent.agent_id, leave, create=False, journals=False)

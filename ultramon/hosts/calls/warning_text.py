@@ -35,7 +35,7 @@ def write_warning(store: HookStore, agent: HostedAgent, transcript_path: str | N
         now=store.now,
         limit_name=next((c["name"] for c in candidates if c["verdict"] == "binding"), None),
         window_tokens=record.context_window,
-        # The client summarises also where the provider refuses a request, unless configured not to.
+        # The host summarises also where the provider refuses a request, unless configured not to.
         compacts=all(candidate["name"] != "refusal" for candidate in candidates),
         has_token_budget=budget is not None,
         pace=agent.gauge.describe_pace(),

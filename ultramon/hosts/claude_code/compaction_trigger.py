@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import os
 
-from ultramon.hosts.calls.client_settings import read_layers
+from ultramon.hosts.calls.host_settings import read_layers
 from ultramon.hosts.claude_code import MOST_VARIABLE, SMALL_VARIABLE
 from ultramon.system import compact_json
 from ultramon.system.environment import is_on

@@ -122,7 +122,7 @@ def check_states(context: DoctorContext) -> Iterator[Finding]:
     if newer:
         yield warning("states", f"written by a newer ultramon: {first_of(newer)}", "upgrade")
     if silent:
-        cure = "ultramon resume lists what can go on"
+        cure = "ultramon resume lists what can continue"
         yield warning("states", f"ended without saying so: {first_of(silent)}", cure)
     if not (broken or newer or silent):
         yield ok("states", f"{count} readable")
@@ -200,7 +200,7 @@ def check_blind(context: DoctorContext, host: Host) -> Iterator[Finding]:
     if blind:
         message = f"went blind, their readings are old: {first_of(blind)}"
         cure = (
-            "look at the client's hooks, which were taken out or switched off under them, and start"
+            "look at the host's hooks, which were taken out or switched off under them, and start"
             " these sessions anew"
         )
         yield warning("readings", message, cure)

@@ -56,7 +56,7 @@ def check_resident(
         return
     if running.get("socket") != place.socket:
         message = f"listens at {running.get('socket')}, hooks started from here ask {place.socket}"
-        yield warning(name, message, "start the client with the XDG_RUNTIME_DIR of the others")
+        yield warning(name, message, "start the host with the XDG_RUNTIME_DIR of the others")
         return
     yield _check_answer(place, running["pid"], name)
 
@@ -73,10 +73,10 @@ def _why_none(stored: InstalledChoices, install: str) -> str:
 def _check_answer(place: Place, pid: int, name: str) -> Finding:
     if place.is_paused:
         message = f"process {pid} did not answer in time, and is not asked for a minute"
-        return warning(name, message, f"if it happens again: kill {pid}; hooks go on without it")
+        return warning(name, message, f"if it happens again: kill {pid}; hooks work without it")
     facts = place.ask()
     if facts is None:
-        return warning(name, f"process {pid} does not answer", f"kill {pid}; hooks go on without")
+        return warning(name, f"process {pid} does not answer", f"kill {pid}; hooks work without")
     if not facts.get("isCurrent"):
         message = f"process {pid} runs other code than this ultramon"
         return warning(name, message, f"kill {pid}; the next hook starts one that is up to date")

@@ -1,10 +1,10 @@
-"""The client's own configuration, as far as a hook needs it. Standard library only."""
+"""The host's own configuration, as far as a hook needs it. Standard library only."""
 
 from __future__ import annotations
 
 import os
 
-from ultramon.hosts.calls.client_settings import number_in, read_layers
+from ultramon.hosts.calls.host_settings import number_in, read_layers
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -19,12 +19,12 @@ SETTINGS_NAME = "settings.json"
 
 
 def home_directory(environ: Mapping[str, str]) -> str:
-    """Return the client's directory: ``.gemini`` in ``GEMINI_CLI_HOME``, else in the home."""
+    """Return the host's directory: ``.gemini`` in ``GEMINI_CLI_HOME``, else in the home."""
     return os.path.join(environ.get(HOME_VARIABLE) or os.path.expanduser("~"), FOLDER)
 
 
 def compression_ratio(environ: Mapping[str, str], project: str | None) -> float:
-    """Return the share of the window at which the client compresses, more than 0.0.
+    """Return the share of the window at which the host compresses, more than 0.0.
 
     The settings of the project outrank those of the user; what cannot be read says nothing.
     """

@@ -47,7 +47,7 @@ class GeminiDialect(Dialect):
         event = event_of(payload, _KINDS)
         if event.kind == port.SESSION_ENDED:
             if event.reason != port.CLEAR:
-                # The client has one reason for a command, a signal, and the end of a plain run.
+                # The host has one reason for a command, a signal, and the end of a plain run.
                 event.may_cut_turn = True
                 event.error = _last_error(event.transcript_path, environ)
         elif event.kind == port.PROMPT:
@@ -76,7 +76,7 @@ class GeminiDialect(Dialect):
         return calling_process(environ)
 
     def project(self, environ: Mapping[str, str]) -> str | None:
-        """Return the directory in which the client was started."""
+        """Return the directory in which the host was started."""
         return environ.get("GEMINI_PROJECT_DIR") or None
 
     def environment_variables(self) -> tuple[str, ...]:
@@ -92,7 +92,7 @@ class GeminiDialect(Dialect):
         model: str | None,
         window_tokens: int | None,
     ) -> tuple[int | None, int | None]:
-        """Return where the client compresses: at a share of the window."""
+        """Return where the host compresses: at a share of the window."""
         if window_tokens is None:
             return None, None
         from ultramon.hosts.gemini.configuration import compression_ratio
@@ -137,7 +137,7 @@ def _read_tool(event: HookEvent, payload: dict[str, Any]) -> None:
 
 
 def _read_request(event: HookEvent) -> None:
-    """Tell whose tools have all run; a request that follows no tools is nobody's event.
+    """Tell whose tools have all run; a request that follows no tools is no event.
 
     While a session waits for its tools, a subagent of it is who asks the model.
     """

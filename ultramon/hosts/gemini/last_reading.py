@@ -1,6 +1,6 @@
 """The last reading in a session file, found from its end.
 
-Standard library only: every hook call that measures uses it. The client writes the usage of a reply
+Standard library only: every hook call that measures uses it. The host writes the usage of a reply
 down before it calls the hooks of its tools, so nothing newer is ever missing.
 """
 
@@ -94,7 +94,7 @@ def unanswered_request(path: str) -> JsonObject | None:
 def _find_last_message(path: str) -> JsonObject:
     """Return the last message, as `last_message`, or raise why the file cannot be read.
 
-    Where the first request of a prompt fails, the client writes the conversation before it anew.
+    Where the first request of a prompt fails, the host writes the conversation before it anew.
     """
     for entry, _ in objects_from_end(*open_transcript(path), (b'"user"', b'"gemini"')):
         if entry.get("type") in ("user", "gemini"):

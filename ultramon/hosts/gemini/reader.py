@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from ultramon.hosts.transcripts.jsonl import JsonObject
 
 SUMMARY_TAG = "<state_snapshot>"
-"""What the client's summaries begin with."""
+"""What the host's summaries begin with."""
 _HOOK_TAG, _HOOK_END = "<hook_context>", "</hook_context>"
 _FOLDERS = "**Workspace Directories:**\n  - "
 _SUBAGENT = "subagent"
@@ -96,7 +96,7 @@ def looks_like_transcript(head: bytes) -> bool:
         return False
     if all(isinstance(entry.get(name), str) for name in ("sessionId", "projectHash", "kind")):
         return True
-    # The client may have lost the first line; then it names neither session nor project.
+    # The host may have lost the first line; then it names neither session nor project.
     return (
         entry.get("type") in _MESSAGES
         and "content" in entry
@@ -105,7 +105,7 @@ def looks_like_transcript(head: bytes) -> bool:
 
 
 def is_nudge(content: object) -> bool:
-    """Tell whether a prompt is the client's own, after tools whose turn gave no text."""
+    """Tell whether a prompt is the host's own, after tools whose turn gave no text."""
     return text_of(content, ("text",)).startswith(_NUDGE)
 
 
@@ -273,5 +273,5 @@ def _text(message: JsonObject) -> str:
 
 
 def _project_in(text: str) -> str | None:
-    """Return the first folder of the workspace, as the client describes it to the model."""
+    """Return the first folder of the workspace, as the host describes it to the model."""
     return text_or_none(text.partition(_FOLDERS)[2].partition("\n")[0])

@@ -1,7 +1,7 @@
 """How a session of Gemini CLI ended of which no hook has reported the end.
 
-The session file of a request that failed looks like that of a client that was killed while it
-waited. The client writes a report of each failure, with the whole request, to the folder for
+The session file of a request that failed looks like that of a host that was killed while it
+waited. The host writes a report of each failure, with the whole request, to the folder for
 temporary files; its last message tells whose it is.
 """
 

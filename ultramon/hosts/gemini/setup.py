@@ -23,10 +23,10 @@ HOOK = HookScript("gemini", "hook.py", ("hook", GEMINI.name), f"{GEMINI.name}.ul
 EVENTS = (
     "SessionStart", "BeforeAgent", "AfterTool", "Notification", "AfterAgent", "SessionEnd",
 )  # fmt: skip
-"""What ultramon needs to hear of. The client waits for each hook; one for every piece of a reply
+"""What ultramon needs to hear of. The host waits for each hook; one for every piece of a reply
 would be called six times as often."""
 ENFORCING_EVENTS = ("BeforeModel",)
-"""The one event by which the client ends a turn when all tools of a reply have run."""
+"""The one event by which the host ends a turn when all tools of a reply have run."""
 HOOK_NAME = "ultramon"
 MILLISECONDS = 10_000
 _LIMIT = (
@@ -56,7 +56,7 @@ def hooks() -> GeminiHooks:
 
 
 class GeminiSetup(UserHooks):
-    """Hooks in the client's one file of them."""
+    """Hooks in the host's one file of them."""
 
     own_options = ("resident", "enforce", "enforce_dry_run")
     host = GEMINI

@@ -22,7 +22,7 @@ SUFFIX = ".jsonl"
 _HEAD_BYTES = 64 * 1024
 _MARKS = (b'"type"', b'"summary"')
 _OBJECTIVE = "objective"
-"""The element in which some kinds of subagents get their task, within words of the client."""
+"""The element in which some kinds of subagents get their task, within words of the host."""
 _MAX_FILES = 256
 
 
@@ -30,8 +30,8 @@ class SubagentFile(Record):
     """One subagent of a session, as its file shows it.
 
     Attributes:
-        subagent_id: The client's name for it.
-        task: What it was asked, as the client words it.
+        subagent_id: The host's name for it.
+        task: What it was asked, as the host words it.
         is_over: Whether its result is written down.
         has_result: Whether that is a text.
         is_in_tool: Whether a reply of it waits for its tools.
@@ -78,7 +78,7 @@ def subagents_of_call(session_path: str, session_id: str) -> list[SubagentFile]:
 
 
 def _changed_at(path: str) -> float:
-    """Return when a file changed, at the latest: its time is coarser than the client's."""
+    """Return when a file changed, at the latest: its time is coarser than the host's."""
     try:
         return os.stat(path).st_mtime + 1
     except OSError:

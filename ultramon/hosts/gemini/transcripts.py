@@ -37,7 +37,7 @@ class GeminiTranscripts(Transcripts):
         return os.path.join(folder_of(path, session_id), f"{subagent_id}{SUFFIX}")
 
     def read_session_end(self, path: str, environ: Mapping[str, str]) -> SessionEnd | None:
-        """Return what the last request failed with, as the client's report of it says."""
+        """Return what the last request failed with, as the host's report of it says."""
         from ultramon.hosts.gemini.session_end import read_session_end
 
         return read_session_end(path, environ)
@@ -74,7 +74,7 @@ class GeminiTranscripts(Transcripts):
     def transcript_files(
         self, environ: Mapping[str, str], on_error: Callable[[OSError], None] | None = None
     ) -> Iterator[str]:
-        """Yield the files of ``tmp/<project>/chats`` in the client's directory.
+        """Yield the files of ``tmp/<project>/chats`` in the host's directory.
 
         Those of older versions too, one JSON object each, which are not read but counted.
         """

@@ -19,7 +19,7 @@ _GROUP = "host"
 
 
 class HookScript(NamedTuple):
-    """A script of ultramon that settings of a client run."""
+    """A script of ultramon that settings of a host run."""
 
     folder: str
     """Of its host, below ``ultramon/hosts``."""

@@ -1,6 +1,6 @@
-"""A client's file with hooks in it: ultramon's entries among those of others, and replacing it.
+"""A host's file with hooks in it: ultramon's entries among those of others, and replacing it.
 
-Several clients have the shape of Claude Code: of each event an array of matchers with hooks. Only
+Several hosts have the shape of Claude Code: of each event an array of matchers with hooks. Only
 our own entries are ever touched; everything else keeps its bytes. Never on a hook's path.
 """
 
@@ -21,7 +21,7 @@ from ultramon.system.ids import random_hex
 
 MAX_SETTINGS_BYTES = 1 << 20
 ASYNC = "async"
-"""The client's name for a hook that it does not wait for; one that does not know it waits."""
+"""The host's name for a hook that it does not wait for; one that does not know it waits."""
 _ADVICE = "nothing was changed; mend the file and try again"
 _BOM = "\ufeff"
 _NEW_FILE_MODE = 0o600
@@ -43,7 +43,7 @@ class HookSettings:
     """One file with hooks in the shape of Claude Code, as it is and as it shall be.
 
     Attributes:
-        path: As the client names it.
+        path: As the host names it.
         target: The file itself, links followed.
         original: Its bytes; None when there is no file.
         mode: Its permissions; those of a new file where there is none.
@@ -54,7 +54,7 @@ class HookSettings:
         events: Those that ultramon needs, in the order in which an installation writes them.
         enforcing_events: Those that it needs beyond them where returns are enforced.
         own_keys: Members of the document, beside ``hooks``, that may not be there twice.
-        may_have_comments: Whether the client skips comments in it; they stay.
+        may_have_comments: Whether the host skips comments in it; they stay.
 
     Args:
         path: The settings file; it may be missing.
@@ -106,7 +106,7 @@ class HookSettings:
             text = data.decode("utf-8")
             mark = _BOM if text.startswith(_BOM) else ""
             text = text.removeprefix(_BOM)
-            # The client takes an empty file for an empty object.
+            # The host takes an empty file for an empty object.
             text = text if text.strip() else "{}\n"
             return mark, JsonText(text, has_comments=self.may_have_comments)
         except UnicodeDecodeError as error:
@@ -183,7 +183,7 @@ class HookSettings:
         ]
 
     def _hooks(self) -> Iterator[tuple[Path, str, Any]]:
-        """Give every hook with its path and matcher, passing over what the client cannot read."""
+        """Give every hook with its path and matcher, passing over what the host cannot read."""
         for event, entries in (self.get("hooks") or {}).items():
             for i, entry in enumerate(entries):
                 hooks = entry.get("hooks") if isinstance(entry, dict) else None
@@ -351,6 +351,6 @@ class HookSettings:
         os.chmod(temporary, self.mode if self.new_mode is None else self.new_mode)
         if self.original is not None and hasattr(os, "chown"):
             found = os.stat(self.target)
-            # Under sudo the file would become root's; nobody else may give files away.
+            # Under sudo the file would become root's; only root may give files away.
             with suppress(PermissionError):
                 os.chown(temporary, found.st_uid, found.st_gid)

@@ -1,4 +1,4 @@
-"""Installs hooks into a client's settings file and takes them out: the part that hosts share.
+"""Installs hooks into the settings file of a host and takes them out: the part that all share.
 
 A host adds its own entries to a plan. Planning writes nothing. Never on a hook's path.
 """

@@ -1,6 +1,6 @@
 """The short program that settings name instead of a shell command: one file in the state directory.
 
-The client shows its user the command of a hook, so that has to be short. A launcher that is gone
+The host shows its user the command of a hook, so that has to be short. A launcher that is gone
 ends with 127, which harms nothing; a package that is gone ends it with 0. Never on a hook's path.
 """
 
@@ -40,7 +40,7 @@ from posix import _exit
 sys.path.append(PACKAGE)
 try:
 {import_line}
-except ImportError:  # the package was removed without uninstall: the client must go on
+except ImportError:  # the package was removed without uninstall: the host must continue
     _exit(0)
 _exit(main([__file__, CHOICES{resident}]))
 """

@@ -86,10 +86,10 @@ class Offer(NamedTuple):
 
 @dataclass(kw_only=True)
 class Plan:
-    """What a command would do to a file of the client, and to ultramon's own.
+    """What a command would do to a file of the host, and to ultramon's own.
 
     Attributes:
-        path: The client's file, for people.
+        path: The host's file, for people.
         before: Its bytes; None = there is none.
         after: The bytes that it shall hold; None = it shall be gone.
         notes: Sentences for the person.
@@ -109,12 +109,12 @@ class Plan:
 
     @property
     def changes_settings(self) -> bool:
-        """Whether a file of the client will be another one."""
+        """Whether a file of the host will be another one."""
         return self.before != self.after
 
     @property
     def contents(self) -> str:
-        """What the client's file holds of ultramon afterwards, for people."""
+        """What the host's file holds of ultramon afterwards, for people."""
         return "hooks"
 
     @property
@@ -123,7 +123,7 @@ class Plan:
         return None
 
     def diff(self) -> str:
-        """Return what changes in the client's files, as a unified diff without secrets."""
+        """Return what changes in the host's files, as a unified diff without secrets."""
         return diff_text(self.path, self.before, self.after)
 
     def apply(self, now: float) -> None:
@@ -144,7 +144,7 @@ class Plan:
 
 @dataclass(kw_only=True)
 class FilePlan(Plan):
-    """A plan for a client whose hooks are one file of ultramon's own, or one that it may replace.
+    """A plan for a host whose hooks are one file of ultramon's own, or one that it may replace.
 
     Attributes:
         file: The file, absolute.

@@ -1,10 +1,10 @@
-"""The client's own configuration, as far as a hook needs it. Standard library only."""
+"""The host's own configuration, as far as a hook needs it. Standard library only."""
 
 from __future__ import annotations
 
 import os
 
-from ultramon.hosts.calls.client_settings import number_in, read_layers
+from ultramon.hosts.calls.host_settings import number_in, read_layers
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -13,14 +13,14 @@ if TYPE_CHECKING:
 HOME_VARIABLE = "QWEN_HOME"
 RUNTIME_VARIABLE = "QWEN_RUNTIME_DIR"
 SESSION_VARIABLE = "QWEN_CODE_SESSION_ID"
-"""Set for hooks by newer clients; version 0.15 sets none of its kind."""
+"""Set for hooks by newer hosts; version 0.15 sets none of its kind."""
 DEFAULTS_VARIABLE = "QWEN_CODE_SYSTEM_DEFAULTS_PATH"
 _SYSTEM_VARIABLE = "QWEN_CODE_SYSTEM_SETTINGS_PATH"
 _SYSTEM_SETTINGS = "/etc/qwen-code/settings.json"
 FOLDER = ".qwen"
 SETTINGS_NAME = "settings.json"
 
-# The client's own arithmetic, confirmed by recordings: version 0.15.10 compacted above 70,000 of
+# The host's own arithmetic, confirmed by recordings: version 0.15.10 compacted above 70,000 of
 # 100,000 tokens and 91,750 of 131,072; 0.24.4 above 67,000 of 100,000.
 _OLD_SHARE = 0.7
 _SHARE = 0.85
@@ -48,12 +48,12 @@ def sessions_directory(environ: Mapping[str, str]) -> str:
 def compaction_tokens(
     environ: Mapping[str, str], project: str | None, window_tokens: int | None
 ) -> int | None:
-    """Return the tokens at which the client compacts by itself; None where it does not.
+    """Return the tokens at which the host compacts by itself; None where it does not.
 
     Args:
-        environ: The client's environment, which says how old it is.
+        environ: The host's environment, which says how old it is.
         project: The project's directory, for its settings; or None.
-        window_tokens: The window that the client works with; None = unknown.
+        window_tokens: The window that the host works with; None = unknown.
     """
     if window_tokens is None:
         return None

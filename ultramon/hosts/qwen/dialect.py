@@ -36,10 +36,10 @@ _NOTIFICATION = "Notification"
 _MODEL_VARIABLE = "QWEN_CODE_MODEL"
 _PROJECT_VARIABLE = "QWEN_PROJECT_DIR"
 _RUNNING = "running"
-"""Status of a task in the background, without which a run of one prompt goes on."""
+"""Status of a task in the background, without which a run of one prompt continues."""
 _PROMPT_WORDS = ("-p", "--prompt")
 _FED = "--input-format"
-"""Of a client that another program feeds with prompts."""
+"""Of a process that another program feeds with prompts."""
 
 
 class QwenCodeDialect(Dialect):
@@ -53,7 +53,7 @@ class QwenCodeDialect(Dialect):
         event.call_id = checked_text(payload, "tool_call_id") or event.call_id
         event.last_text = text_in(payload, "last_assistant_message")
         event.model = event.model or environ.get(_MODEL_VARIABLE) or None
-        # The old client drops such an answer, the new one keeps it in its instructions for ever.
+        # Version 0.15 drops such an answer; 0.24 keeps it in its instructions for ever.
         event.can_answer = event.source != port.COMPACT
         if event.name == _NOTIFICATION:
             read_notification(event, payload)
@@ -70,10 +70,10 @@ class QwenCodeDialect(Dialect):
         elif event.kind == port.WAITING and event.name != _NOTIFICATION:
             event.error = text_in(payload, "error")
             if event.subagent_id is None and not event.error and _is_last_turn(payload, environ):
-                # The client has no event for the end of such a run.
+                # The host has no event for the end of such a run.
                 event.kind, event.reason = port.SESSION_ENDED, "turn completed"
         elif event.kind == port.SESSION_ENDED:
-            # The client's reason is the same after a command and after a signal.
+            # The host's reason is the same after a command and after a signal.
             event.may_cut_turn = event.reason != port.CLEAR
         return event
 
@@ -93,7 +93,7 @@ class QwenCodeDialect(Dialect):
         return environ.get(_PROJECT_VARIABLE) or None
 
     def has_prompts(self, environ: Mapping[str, str]) -> bool:
-        """Return whether the client was started without a prompt of its own."""
+        """Return whether the host was started without a prompt of its own."""
         return not _runs_one_prompt(environ)
 
     def environment_variables(self) -> tuple[str, ...]:
@@ -113,7 +113,7 @@ class QwenCodeDialect(Dialect):
         model: str | None,
         window_tokens: int | None,
     ) -> tuple[int | None, int | None]:
-        """Return where the client compacts by itself."""
+        """Return where the host compacts by itself."""
         return configuration.compaction_tokens(environ, project, window_tokens), None
 
 
@@ -126,7 +126,7 @@ def _is_of_unnamed_subagent(
     """Tell that an event may be a subagent's although it names the session only.
 
     Version 0.15 does not say who compacts, whose tool has run, and for whose a person is asked;
-    nobody must read the answer to what another one did.
+    no agent must read the answer to what another one did.
     """
     if configuration.SESSION_VARIABLE in environ or event.subagent_id is not None:
         return False
@@ -139,7 +139,7 @@ def _is_of_unnamed_subagent(
 
 
 def _read_round(event: HookEvent, payload: dict[str, Any], environ: Mapping[str, str]) -> None:
-    """Tell a round of tools, which the client reports as an empty prompt, from its own texts.
+    """Tell a round of tools, which the host reports as an empty prompt, from its own texts.
 
     The next request to the model is the only thing that an answer can prevent.
     """
@@ -151,7 +151,7 @@ def _read_round(event: HookEvent, payload: dict[str, Any], environ: Mapping[str,
 
 
 def _is_last_turn(payload: dict[str, Any], environ: Mapping[str, str]) -> bool:
-    """Tell the end of a run of one prompt from that of a turn after which a person goes on."""
+    """Tell the end of a run of one prompt from that of a turn that a person continues."""
     tasks = payload.get("background_tasks")
     waits = isinstance(tasks, list) and any(
         isinstance(task, dict) and task.get("status") == _RUNNING for task in tasks
@@ -160,7 +160,7 @@ def _is_last_turn(payload: dict[str, Any], environ: Mapping[str, str]) -> bool:
 
 
 def _runs_one_prompt(environ: Mapping[str, str]) -> bool:
-    """Tell whether the client was started with a prompt to answer, and with no more to come."""
+    """Tell whether the host was started with a prompt to answer, and with no more to come."""
     from ultramon.system.processes import command_words
 
     words = command_words(calling_process(environ))

@@ -17,7 +17,7 @@ FORWARDED = (
     "QWEN_CODE_MODEL",
     "QWEN_PROJECT_DIR",
 )
-"""The environment variables of the client that a resident is sent: all that the host reads."""
+"""The environment variables of Qwen Code that a resident is sent: all that ultramon reads."""
 
 
 def main(argv: list[str]) -> int:
@@ -48,5 +48,5 @@ if __name__ == "__main__":
         from posix import _exit  # `os` takes a bare Python a seventh of its time
 
     sys.path.insert(0, __file__.rsplit("\\" if sys.platform == "win32" else "/", 4)[0])
-    # Nothing is left to flush or close: taking the interpreter apart would cost the client time.
+    # Nothing is left to flush or close: taking the interpreter apart would cost the host time.
     _exit(main(sys.argv))

@@ -1,6 +1,6 @@
 """The last reading in the file of an agent, found from its end.
 
-Standard library only: every hook call that measures uses it. The client writes while its hooks run:
+Standard library only: every hook call that measures uses it. The host writes while its hooks run:
 on a busy machine a reply may come after the call of the hook.
 """
 
@@ -147,5 +147,5 @@ def _entries_from_end(
         try:
             records = list(LineReader().read(entry))
         except ValueError:
-            continue  # not the client's own
+            continue  # not the host's own
         yield entry, records, end

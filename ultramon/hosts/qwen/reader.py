@@ -39,7 +39,7 @@ if TYPE_CHECKING:
     from ultramon.hosts.transcripts.jsonl import JsonObject
 
 UNSTATED_WINDOW_TOKENS = 131_072
-"""The window that a client works with which writes none beside the replies of a session."""
+"""The window that Qwen Code works with where it writes none beside the replies of a session."""
 _NO_PARENT = "none"
 _API_ERROR = "qwen-code.api_error"
 _FIRST_KEYS = b'{"uuid":"'

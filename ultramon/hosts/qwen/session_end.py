@@ -1,7 +1,7 @@
 """How a session of Qwen Code ended of which no hook has reported the end.
 
-The client writes a line for each session that it closes, also where its last request failed; only
-version 0.15, and a client that was killed, leave none. It does so too where a signal ends a turn.
+The host writes a line for each session that it closes, also where its last request failed; only
+version 0.15, and a process that was killed, leave none. It does so too where a signal ends a turn.
 """
 
 from __future__ import annotations
@@ -32,8 +32,8 @@ _CLOSED_SESSIONS = "usage_record.jsonl"
 def read_session_end(path: str, environ: Mapping[str, str]) -> SessionEnd | None:
     """Return how a session ended; see `Transcripts.read_session_end`.
 
-    After a request that was too large the client makes a summary, and then ends. What else is
-    refused may be sent again: it was the end only where the client has closed the session.
+    After a request that was too large the host makes a summary, and then ends. What else is
+    refused may be sent again: it was the end only where the host has closed the session.
     """
     last_at = 0.0
     for entry, _ in objects_from_end(*open_transcript(path), _MARKS):
@@ -62,7 +62,7 @@ def _is_last_reply(entry: JsonObject) -> bool:
 
 
 def _closed_at(path: str, environ: Mapping[str, str]) -> float | None:
-    """Return when the client has closed a session last, epoch seconds; None = it has not."""
+    """Return when the host has closed a session last, epoch seconds; None = it has not."""
     session_id, _ = os.path.splitext(os.path.basename(path))
     closed = os.path.join(configuration.home_directory(environ), _CLOSED_SESSIONS)
     try:

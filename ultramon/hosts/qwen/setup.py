@@ -34,9 +34,9 @@ EVENTS = (
     "StopFailure",
     "Notification",
 )
-"""What ultramon needs to hear of. The client waits for nearly each, so those that say nothing which
+"""What ultramon needs to hear of. The host waits for nearly each, so those that say nothing which
 these do not say, such as PreToolUse and PostToolBatch, are left out; so is PermissionRequest, which
-comes also where nobody is asked: for a subagent in the background, which is refused."""
+comes also where no person is asked: for a subagent in the background, which is refused."""
 MILLISECONDS = 10_000
 """Version 0.15 counts in these; newer ones count in seconds, and take 1,000 and more for these."""
 OFF = "disableAllHooks"
@@ -44,7 +44,7 @@ _CURE = "start `qwen`, and see its list of hooks with /hooks"
 
 
 class QwenSettings(HookSettings):
-    """The client's ``settings.json`` of the user."""
+    """The host's ``settings.json`` of the user."""
 
     script = HOOK
     events = EVENTS
@@ -52,7 +52,7 @@ class QwenSettings(HookSettings):
 
 
 def settings() -> QwenSettings:
-    """Return the client's ``settings.json`` of the user, whether it exists or not.
+    """Return the host's ``settings.json`` of the user, whether it exists or not.
 
     Raises:
         ConfigurationError: ``QWEN_HOME`` is not set and this user has no home directory.
@@ -67,7 +67,7 @@ def is_off(settings: HookSettings) -> bool:
 
 
 class QwenCodeSetup(UserHooks):
-    """Hooks in the client's one file of them."""
+    """Hooks in the host's one file of them."""
 
     own_options = ("resident", "enforce", "enforce_dry_run")
     host = QWEN

@@ -34,14 +34,14 @@ class QwenCodeTranscripts(Transcripts):
         return os.path.join(_subagents_folder(path, session_id), f"agent-{subagent_id}.jsonl")
 
     def subagent_transcripts(self, path: str) -> Iterator[str]:
-        """Yield the files of a session's subagents, of those that a newer client has written."""
+        """Yield the files of a session's subagents; only newer versions write them."""
         from ultramon.hosts.transcripts.files import files_below
 
         session_id, _ = os.path.splitext(os.path.basename(path))
         return files_below(_subagents_folder(os.path.abspath(path), session_id), ".jsonl")
 
     def read_session_end(self, path: str, environ: Mapping[str, str]) -> SessionEnd | None:
-        """Return how a session ended, as its file and the client's record of exits say."""
+        """Return how a session ended, as its file and the host's record of exits say."""
         from ultramon.hosts.qwen.session_end import read_session_end
 
         return read_session_end(path, environ)

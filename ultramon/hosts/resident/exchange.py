@@ -45,7 +45,7 @@ class Request:
         choices_path: The installed choices that the command names.
         parent_pid: The process that started the command.
         environ: The variables that the program needs.
-        payload: What the client wrote to the command.
+        payload: What the host wrote to the command.
     """
 
     __slots__ = ("choices_path", "environ", "package", "parent_pid", "payload", "program")
@@ -58,6 +58,7 @@ class Request:
         self.parent_pid = int(parent_pid)
         pairs = (os.fsdecode(one).partition("=") for one in variables.split(b"\0") if one)
         self.environ = {name: value for name, _, value in pairs}
+        # In the resident `getppid` would return the resident's own parent.
         self.environ[CALLER] = str(self.parent_pid)
 
 

@@ -15,17 +15,17 @@ if TYPE_CHECKING:
 
 MAGIC = b"ultramon resident 1\n"
 TAKEN, NOTHING, REFUSED, OLDER, ANSWER, HAVE_IT = b"+", b"N", b"R", b"V", b"A", b"!"
-"""What the two say to each other: `TAKEN` first, then one of the next four; an answer is followed
+"""The words between the two: `TAKEN` first, then one of the next four; an answer is followed
 by `SIZE_DIGITS` and its bytes, and by `HAVE_IT` both ways."""
 SIZE_DIGITS = 8
 PACKAGE = __file__.removesuffix("hosts/resident/forwarder.py")
-"""The directory of this package: whose code a caller wants to be answered by."""
+"""The directory of this package: a caller asks for an answer by this code."""
 PACKAGE_MARK = b"1."
 """In front of it in a request: residents of the first build read a version there, and make room for
 a newer one."""
 
 MAX_PAYLOAD_BYTES = 1 << 20
-"""A larger payload is no matter for the resident."""
+"""A larger payload is not sent to the resident."""
 INPUT_SECONDS = 2.0
 TAKEN_SECONDS = 0.25
 """How long a resident may take to begin: a stopped one costs a call this once."""
@@ -52,6 +52,7 @@ OFF_VARIABLE = "ULTRAMON_NO_RESIDENT"
 _SWITCHES = (b"ULTRAMON_DISABLED", OFF_VARIABLE.encode(), b"ULTRAMON_RELAY")
 _FALSE = (b"", b"0", b"false", b"no", b"off")
 _INSIDE = b"ULTRAMON_STATUS_LINE"
+# A hash library would cost a hook 0.3 ms.
 _MERSENNE_PRIME = 2**89 - 1
 _SOCKET_TYPE, _TYPE_MASK = 0o140000, 0o170000
 
@@ -92,6 +93,7 @@ def forward(program: str, choices_path: str, variables: tuple[str, ...]) -> Unan
         return own
     choices = choices_path.encode("utf-8", "surrogateescape")
     directory = environ.get(b"ULTRAMON_STATE_DIR") or choices.rpartition(b"/")[0]
+    # A relative path means another directory in the resident's process.
     if _INSIDE in environ or directory[:1] != b"/" or choices[:1] != b"/":
         return own
     path = socket_path(environ, directory)
@@ -115,7 +117,7 @@ def socket_path(environ: "Mapping[bytes, bytes]", directory: bytes) -> bytes:
         environ: With ``XDG_RUNTIME_DIR``, if that is set.
         directory: The state directory, absolute.
     """
-    # Two directories of one name are told apart by the request, which names its own.
+    # Two directories of one name differ in the request, which names its own.
     key = int.from_bytes(directory.rstrip(b"/"), "big") % _MERSENNE_PRIME
     name = b"/ultramon-%x.socket" % key
     folder = environ.get(b"XDG_RUNTIME_DIR", b"").rstrip(b"/")
@@ -144,7 +146,7 @@ def _listed(environ: "Mapping[bytes, bytes]", variables: tuple[str, ...]) -> byt
 
 
 def _is_ours(path: bytes) -> bool:
-    """Return whether a socket of this user, and of nobody else, is there."""
+    """Return whether a socket is there that belongs to this user alone."""
     try:
         found = posix.lstat(path)
     except OSError:
@@ -205,7 +207,7 @@ def _ask(path: bytes, request: bytes, own: Unanswered) -> bool:
 
 
 def _hand_over(answer: bytes, connection: "Socket") -> None:
-    """Print an answer and say so; where the client has gone, it stays unsaid."""
+    """Print an answer and report it; where the host has gone, nothing is reported."""
     try:
         while answer:
             answer = answer[posix.write(1, answer) :]

@@ -1,6 +1,6 @@
 """Answers hook calls within the resident: by the code that every hook process runs.
 
-Far from a rung the client is answered after a look at the transcript, and everything else is done
+Far from a rung the host is answered after a look at the transcript, and everything else is done
 afterwards; near one, or with a message for the agent, it waits as it does for a process of its own.
 So the agent reads the same, at the same calls.
 
@@ -24,8 +24,8 @@ if TYPE_CHECKING:
     from ultramon.hosts.port import HookEvent, Host
 
 _KINDS = (port.TOOL_STARTED, port.TOOL_ENDED, port.TOOLS_ENDED, port.PROMPT, port.WAITING)
-"""What is answered here. To handle one of these twice changes nothing, so that a call may go on in
-its own process at any moment; the others, which are rare, are left to that from the start."""
+"""What is answered here. To handle one of these twice changes nothing, so that a call may continue
+in its own process at any moment; the others, which are rare, are left to that from the start."""
 
 
 class HookAnswers:
@@ -106,7 +106,7 @@ class HookAnswers:
             call = HookCall(event, store)
             store.own_id = call.agent_id
             answer = call.answer()
-        except Exception as error:  # noqa: BLE001 - as in a process of its own: the client goes on
+        except Exception as error:  # noqa: BLE001 - as in a process of its own: the host continues
             if call is not None:
                 call.put_back()
             if not store.is_late:

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 FACTS_FILE = "resident.json"
 LOCK_FILE = "resident.lock"
 FACTS_PROGRAM = "facts"
-"""What a request asks for that wants to know how the resident does."""
+"""What a request asks for to learn the state of the resident."""
 
 
 class Place:
@@ -74,7 +74,7 @@ class Place:
         return facts if is_alive else None
 
     def ask(self) -> dict[str, Any] | None:
-        """Ask the resident how it does; None when none answers within 250 ms.
+        """Ask the resident for its state; None when none answers within 250 ms.
 
         Besides what `running` returns: ``sessions``, ``calls``, ``atOnce`` (answered before their
         reading was stored), ``atWork`` (with this question), ``refused``, ``residentBytes``,

@@ -1,4 +1,4 @@
-"""The resident: takes calls over its socket, and ends when nobody needs it any more.
+"""The resident: takes calls over its socket, and ends when no process needs it any more.
 
 One for each state directory: the process that holds the lock file. Standard library only.
 """
@@ -89,10 +89,10 @@ class Resident:
     # --- its life
 
     def run(self, session_pid: int) -> int:
-        """Answer until nobody needs it any more.
+        """Answer until no process needs it any more.
 
         Args:
-            session_pid: The client whose session has started it.
+            session_pid: The host whose session has started it.
 
         Returns:
             0; what goes wrong is a line in the failure log.
@@ -204,7 +204,7 @@ class Resident:
                     self._answer(exchange.read_request(), exchange)
         except GoneError:
             return  # its own process handles the call
-        except Exception as error:  # noqa: BLE001 - the other sessions must go on
+        except Exception as error:  # noqa: BLE001 - the other sessions must continue
             self._fail(f"the resident: {type(error).__name__}: {error}")
         finally:
             with self._lock:

@@ -49,7 +49,7 @@ def start(store: HookStore, *, is_session_start: bool) -> None:
         sys.executable,
         [sys.executable, "-I", "-S", _PROGRAM, *arguments],
         {name: store.environ[name] for name in _KEPT if name in store.environ},
-        # The client waits until nobody holds its pipes, and kills what is in the group of a hook.
+        # The host waits until no process holds its pipes, and kills what is in the group of a hook.
         file_actions=[(os.POSIX_SPAWN_OPEN, fd, *null) for fd in range(3)],
         setsid=True,
     )
@@ -69,12 +69,12 @@ def _is_due(store: HookStore, is_session_start: bool) -> bool:
     return True
 
 
-def _outlives_hooks(client_pid: int) -> bool:
+def _outlives_hooks(host_pid: int) -> bool:
     """Return whether what this process starts lives on: a sandbox of the hook would end with it."""
     try:
-        return os.readlink("/proc/self/ns/pid") == os.readlink(f"/proc/{client_pid}/ns/pid")
+        return os.readlink("/proc/self/ns/pid") == os.readlink(f"/proc/{host_pid}/ns/pid")
     except OSError:
-        return False  # the client is not to be seen from here
+        return False  # the host is not to be seen from here
 
 
 def end_hung(store: HookStore) -> bool:

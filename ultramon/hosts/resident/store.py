@@ -34,7 +34,7 @@ class ResidentStore(HookStore):
 
     Attributes:
         own_id: The agent that the call is about; None = not known yet.
-        is_late: Whether the client has its answer already.
+        is_late: Whether the host has its answer already.
         stored: The agent as this call has stored it, and the mark of its file; None before.
     """
 
@@ -55,7 +55,7 @@ class ResidentStore(HookStore):
 
     def _read(self, agent_id: str) -> StateRecord:
         record = super()._read(agent_id)
-        # A process that was stopped, and goes on, must not replace what came after its call.
+        # A process that was stopped and continued must not replace what came after its call.
         is_newer = record.last_activity > self.now + _CLOCK_SECONDS
         has_ended = self.is_late and not record.active
         if agent_id == self.own_id and record.generation and (is_newer or has_ended):

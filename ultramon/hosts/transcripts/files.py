@@ -1,4 +1,4 @@
-"""The files below the directory in which a client keeps its transcripts."""
+"""The files below the directory in which a host keeps its transcripts."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def files_below(
 def transcripts_below(
     folder: str, on_error: Callable[[OSError], None] | None = None, suffix: str = ".jsonl"
 ) -> Iterator[str]:
-    """Yield a client's transcripts below its folder, packed ones too, each once.
+    """Yield a host's transcripts below its folder, packed ones too, each once.
 
     People keep these folders elsewhere and link to them: links are followed, also one that a
     checkout without links has made a file of its target. A link that leads nowhere is an error.

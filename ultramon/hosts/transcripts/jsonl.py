@@ -64,7 +64,7 @@ class Recent:
 
 
 class TranscriptReader:
-    """Reads one transcript line by line, and can go on where another one stopped."""
+    """Reads one transcript line by line, and can continue where another one stopped."""
 
     is_ignorable: Callable[[bytes], bool] = staticmethod(lambda line: False)
     """Tells cheaply, and never wrongly, that a line holds nothing for `read`."""
@@ -76,7 +76,7 @@ class TranscriptReader:
         raise NotImplementedError
 
     def memory(self) -> dict[str, Any]:
-        """Return, as JSON, what a reader needs that goes on behind the last line."""
+        """Return, as JSON, what a reader needs that continues behind the last line."""
         raise NotImplementedError
 
 

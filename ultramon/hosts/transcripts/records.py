@@ -15,7 +15,7 @@ else:
 
 
 OVERFLOW = "Prompt is too long"
-"""Error of a request that was larger than the window, whatever words the client has for it."""
+"""Error of a request that was larger than the window, whatever words the host has for it."""
 
 
 @dataclass_transform()
@@ -224,13 +224,13 @@ class TranscriptIdentity(Record):
 
 
 class SessionEnd(Record):
-    """How a session ended whose client is gone.
+    """How a session ended whose host process is gone.
 
     Attributes:
         at: Epoch seconds.
         error: What its last turn failed with, `OVERFLOW` or the host's name for the kind; empty =
             it ended well.
-        cuts_turn: Whether the client closed it in the middle of a turn.
+        cuts_turn: Whether the host closed it in the middle of a turn.
     """
 
     at: float
@@ -257,11 +257,11 @@ class LastReading:
             none did.
         refused_above_tokens: The most that the provider takes, where it refused that request for
             its length and said so, or None.
-        window_tokens: The window that the client reports beside its replies, or None.
+        window_tokens: The window that the host reports beside its replies, or None.
         compaction_id: Names the compaction that the last reply or the one before it follows, where
             no event reports compactions; None = none is known.
         compacted_at: When that was, epoch seconds, or None.
-        lacks_count: Whether a reply follows for which the client has written no numbers.
+        lacks_count: Whether a reply follows for which the host has written no numbers.
         has_given_up: Whether the search ended where neither a reply nor a compaction was found.
         file_id: Names the file on its disk; None = not read from one file.
         size_bytes: How long that was.

@@ -109,7 +109,7 @@ def objects_from_end(
 ) -> Generator[tuple[dict[str, Any], int]]:
     """Yield the objects in lines with one of these marks, last first, each with where it ends.
 
-    What cannot be decoded, as a line that the client has cut off, is passed over.
+    What cannot be decoded, as a line that the host has cut off, is passed over.
 
     Args:
         fd: The file; closed when the last object was taken, or the iterator is given up.
@@ -132,7 +132,7 @@ def objects_from_end(
 
 
 def last_version(path: str) -> str | None:
-    """Return the version of the client that wrote the last line, where each line names it.
+    """Return the version of the host that wrote the last line, where each line names it.
 
     Another one may continue a session.
 

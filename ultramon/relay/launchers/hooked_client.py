@@ -18,7 +18,7 @@ from ultramon.errors import ConfigurationError
 from ultramon.handoff import ASSIGNMENT, SUPERVISED
 from ultramon.hosts.calls.store import HookStore
 from ultramon.hosts.install.plans import ladder_of
-from ultramon.hosts.installed_choices import AGENT, NOBODY, InstalledChoices, choices_path
+from ultramon.hosts.installed_choices import AGENT, NO_AUDIENCE, InstalledChoices, choices_path
 from ultramon.relay.launchers.port import (
     AgentLauncher,
     CheckedClient,
@@ -239,7 +239,7 @@ class HookedClientLauncher(AgentLauncher):
         given["ULTRAMON_RELAY"] = self._run
         given["ULTRAMON_STATE_DIR"] = self._state_directory
         # The user of a relay wants the agent warned, whatever the project says of other sessions.
-        given["ULTRAMON_AUDIENCE"] = AGENT if self._warns else NOBODY
+        given["ULTRAMON_AUDIENCE"] = AGENT if self._warns else NO_AUDIENCE
         given.update(self.variables(session_id))
         arguments = self.arguments(data.decode(), session_id, resumes=resumes)
         return ContextCommand((self._program, *arguments), given, cwd)

@@ -1,4 +1,4 @@
-"""A client's own settings, as far as a hook needs them. Standard library only."""
+"""A host's own settings, as far as a hook needs them. Standard library only."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def read_layers(
 
     Args:
         paths: JSON files, in the order in which one outranks those before it.
-        may_have_comments: Whether the client skips comments in them.
+        may_have_comments: Whether the host skips comments in them.
     """
     for path in paths:
         try:
