@@ -1,4 +1,4 @@
-"""A task list for agents, whose commands tell the agent on stderr when its window gets full.
+"""A task list for agents, whose commands alert the agent on stderr when its window gets full.
 
     alerting_tool.py add NAME | complete NAME | list      each prints JSON on stdout
 

@@ -30,7 +30,7 @@ CANCELLED_AT = ("agent-07", "chapter 47")
 
 
 class Orchestrator:
-    """Runs agents as tasks, and a successor for each handoff, until nobody has anything left."""
+    """Runs agents as tasks, and a successor for each handoff, until no agent has anything left."""
 
     def __init__(self, run: str) -> None:
         self.fleet = Fleet(run)
@@ -55,7 +55,7 @@ class Orchestrator:
             monitor.plan(given if isinstance(given, list) else [])
             for chapter in monitor.pending():
                 if (agent_id, chapter) == CANCELLED_AT:
-                    self.tasks[agent_id].cancel()  # somebody changes their mind
+                    self.tasks[agent_id].cancel()  # a person changes their mind
                 with monitor.task(chapter):
                     await asyncio.sleep(0.01)  # the model thinks
                     action = monitor.track_content(TEXT)

@@ -29,7 +29,7 @@ PAGES = [f"page {number}" for number in range(1, 1001)]
 
 
 def read(monitor: ContextMonitor, tool_returns: threading.Event) -> None:
-    """Read pages, slowly, until told to return."""
+    """Read pages, slowly, until asked to return."""
     with monitor:
         for page in monitor.pending():
             with monitor.task(page):
