@@ -1,0 +1,81 @@
+"""A sum of prices of which some may be unknown."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from ultramon.prices.price_list import Price
+
+_SMALLEST_SHOWN_USD = 0.01
+MIXED = "mixed"
+
+
+@dataclass(slots=True)
+class Cost:
+    """What several things cost together.
+
+    Attributes:
+        usd: The priced part, 0.0 or more.
+        priced: How many parts have a price.
+        unpriced: How many have none.
+        sources: The sources of the prices, see `ultramon.prices.price_list.Price`.
+    """
+
+    usd: float = 0.0
+    priced: int = 0
+    unpriced: int = 0
+    sources: set[str] = field(default_factory=set)
+
+    def add(self, price: Price | None) -> None:
+        """Add one part; None = it has no known price."""
+        if price is None:
+            self.unpriced += 1
+        else:
+            self.usd += price.usd
+            self.priced += 1
+            self.sources.add(price.source)
+
+    def merge(self, other: Cost) -> None:
+        """Add all parts of another sum."""
+        self.usd += other.usd
+        self.priced += other.priced
+        self.unpriced += other.unpriced
+        self.sources |= other.sources
+
+    @property
+    def known_usd(self) -> float | None:
+        """The priced part, None where nothing is priced."""
+        return self.usd if self.priced else None
+
+    @property
+    def source(self) -> str | None:
+        """``list``, ``own``, ``host``, or ``mixed``; None where nothing is priced."""
+        if len(self.sources) > 1:
+            return MIXED
+        return next(iter(self.sources), None)
+
+    @property
+    def words(self) -> str:
+        """The sum for people: ``$3.10``, ``≥ $3.10`` with an unpriced part, empty without parts."""
+        return cost_words(self.known_usd, is_whole=not self.unpriced)
+
+
+def cost_words(usd: float | None, *, is_whole: bool = True) -> str:
+    """Return an amount for people.
+
+    Args:
+        usd: The priced part; None = nothing is priced.
+        is_whole: Whether that is all there is.
+    """
+    if usd is None:
+        return "" if is_whole else "unpriced"
+    return dollars(usd) if is_whole else f"≥ {dollars(usd)}"
+
+
+def dollars(usd: float) -> str:
+    """Write an amount: ``$0``, ``<$0.01``, ``$3.10``, ``$1,204.00``."""
+    if 0 < usd < _SMALLEST_SHOWN_USD:
+        return f"<${_SMALLEST_SHOWN_USD:.2f}"
+    return f"${usd:,.2f}" if usd else "$0"
