@@ -205,6 +205,13 @@ class Dialect:
         """
         return ()
 
+    def account_directory(self, environ: Mapping[str, str]) -> str:
+        """Return the client's configuration directory: its sessions share the limits of a plan.
+
+        Empty where the client reports no limits.
+        """
+        return ""
+
     def process_id(self, environ: Mapping[str, str]) -> int | None:
         """Return the host's process; None = unknown, and only silence shows that it is gone."""
         return None

@@ -102,6 +102,8 @@ class CalledAgent:
         model = reading.report and (reading.report.requested_model or reading.report.model)
         if model and reading.window_tokens is not None:
             self._store.learn_window(model, reading.window_tokens)
+        if reading.plan_limits:
+            self._store.learn_plan(reading.plan_limits)
 
         def follow_and_change(agent: HostedAgent, reading: LastReading) -> None:
             agent.follow_compaction(reading)

@@ -16,11 +16,12 @@ from ultramon.system.processes import boot_seconds, process_started_at
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
     from typing import Any
 
     from ultramon.hosts.calls.learned_compactions import LearnedCompactions
     from ultramon.hosts.port import Host
+    from ultramon.state.plan_limits import AccountPlan, PlanLimit
 
 WINDOWS_SUFFIX = ".windows.json"
 """Of the file, after the host's name, that holds the windows that it reported."""
@@ -137,6 +138,21 @@ class Invocation:
         self.directory.prepare()
         newest = dict(list(known.items())[-_MAX_WINDOWS:])
         replace_file(self._windows_path, compact_json.dumps(newest).encode("ascii"))
+
+    def learn_plan(self, limits: Sequence[PlanLimit]) -> AccountPlan | None:
+        """Keep what the client says of the user's plan; return what is known of the account.
+
+        None where it cannot be stored: the failure log says why, and no call depends on it.
+        """
+        from ultramon.state.plan_limits import PlanLimits
+
+        account = os.path.abspath(self.host.dialect.account_directory(self.environ))
+        try:
+            plans = PlanLimits(self.directory.path)
+            return plans.record(self.host.name, account, limits, self.now)
+        except (StateError, OSError) as error:
+            self.fail("", f"limits of the plan: {error}")
+            return None
 
 
 def this_process() -> list[Any]:

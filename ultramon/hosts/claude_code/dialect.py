@@ -113,6 +113,12 @@ class ClaudeCodeDialect(Dialect):
 
         return ("CLAUDE_PID", "CLAUDE_PROJECT_DIR", "CLAUDE_CODE_ENTRYPOINT", *VARIABLES)
 
+    def account_directory(self, environ: Mapping[str, str]) -> str:
+        """Return ``CLAUDE_CONFIG_DIR``, else ``~/.claude``."""
+        from ultramon.hosts.claude_code.compaction_trigger import config_directory
+
+        return config_directory(environ)
+
     def window_tokens(self, environ: Mapping[str, str], reported_tokens: int | None) -> int | None:
         """Return the window that a status line reported, or less where the environment says so."""
         # Most environments say nothing, and every hook call asks.

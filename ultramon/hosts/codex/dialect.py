@@ -63,6 +63,12 @@ class CodexDialect(Dialect):
         """Return the variable that moves the host's directory."""
         return (_HOME_VARIABLE,)
 
+    def account_directory(self, environ: Mapping[str, str]) -> str:
+        """Return ``CODEX_HOME``, else ``~/.codex``."""
+        from ultramon.hosts.codex.configuration import home_directory
+
+        return home_directory(environ)
+
     def compaction_limits(
         self,
         environ: Mapping[str, str],

@@ -68,6 +68,8 @@ def _read_from_end(path: str, owner: Owner | None) -> LastReading:
         kind, payload = _kind(entry), object_in(entry, "payload")
         if reading.window_tokens is None and kind in ("token_count", "task_started"):
             reading.window_tokens = _window_of(payload)
+        if kind == "token_count" and not reading.plan_limits:
+            _take_limits(reading, payload, entry)
         if not is_over:
             if kind == "compacted":
                 is_over = event.report is None
@@ -248,6 +250,15 @@ def _window_of(payload: JsonObject) -> int | None:
     info = payload.get("info") if payload.get("type") == "token_count" else payload
     tokens = info.get("model_context_window") if isinstance(info, dict) else None
     return tokens if type(tokens) is int and 0 < tokens <= 1_000_000_000 else None
+
+
+def _take_limits(reading: LastReading, payload: JsonObject, entry: JsonObject) -> None:
+    """Take the limits of the user's plan; most logins have them, a key of the API has none."""
+    limits, at = payload.get("rate_limits"), parse_time(entry.get("timestamp"))
+    if isinstance(limits, dict) and (limits.get("primary") or limits.get("secondary")) and at:
+        from ultramon.hosts.codex.plan_limits import read_limits
+
+        reading.plan_limits = read_limits(limits, at)
 
 
 def _take_end(reading: LastReading, payload: JsonObject, at: float | None) -> None:

@@ -6,7 +6,10 @@ from ultramon.context.token_counts import input_side, is_cache_inside
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from collections.abc import Sequence
     from typing import Any, dataclass_transform
+
+    from ultramon.state.plan_limits import PlanLimit
 else:
 
     def dataclass_transform() -> object:
@@ -263,6 +266,7 @@ class LastReading:
         compacted_at: When that was, epoch seconds, or None.
         lacks_count: Whether a reply follows for which the host has written no numbers.
         has_given_up: Whether the search ended where neither a reply nor a compaction was found.
+        plan_limits: What the client writes of the user's plan beside its counts; empty = nothing.
         file_id: Names the file on its disk; None = not read from one file.
         size_bytes: How long that was.
     """
@@ -281,6 +285,7 @@ class LastReading:
     compacted_at: float | None = None
     lacks_count = False
     has_given_up = False
+    plan_limits: Sequence[PlanLimit] = ()
     file_id: int | None = None
     size_bytes = 0
 
