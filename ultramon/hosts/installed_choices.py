@@ -36,6 +36,8 @@ BOTH = "both"
 NO_AUDIENCE = "none"
 AUDIENCES = (AGENT, ORCHESTRATOR, BOTH, NO_AUDIENCE)
 STATUS_LINES = ("own", "chained", "both", "none")
+STATUS_LINE_PARTS = ("context", "cost", "plan", "cache")
+"""The parts of the status line, in their usual order."""
 
 _SUFFIX = ".json"
 OFF_SUFFIX = ".enforcement-off.json"
@@ -76,6 +78,7 @@ class InstalledChoices:
         resident_choice: What a person decided about that; None = nothing.
         installed_at: Epoch seconds; None when nothing is installed.
         status_line_show: ``own``, ``chained``, ``both`` or ``none``.
+        status_line_parts: The parts of ultramon's own, in their order.
         status_line_chained: The status line that was there before ultramon's, as in the
             settings, or None.
         installations: Of each settings file that was changed ``settings`` (its path),
@@ -100,6 +103,7 @@ class InstalledChoices:
         self.resident_choice: bool | None = None
         self.installed_at: float | None = None
         self.status_line_show = "own"
+        self.status_line_parts = list(STATUS_LINE_PARTS)
         self.status_line_chained: dict[str, Any] | None = None
         self.installations: list[dict[str, Any]] = []
         self._stored: bytes | None = None
@@ -162,11 +166,15 @@ class InstalledChoices:
         self.resident_choice = _optional("residentChoice", chosen, bool, "true or false")
         self.installed_at = parse_time(value["installedAt"])
         self.status_line_show = check_choice("statusLine", line["show"], STATUS_LINES)
+        parts = line.get("parts")
+        if parts is not None:
+            self.status_line_parts = check_parts(parts)
         self.status_line_chained = _optional("chained", line["chained"], dict, "an object")
         self.installations = list(value["installations"])
 
     def to_json(self) -> dict[str, Any]:
         """Return the choices as the file holds them."""
+        usual = self.status_line_parts == list(STATUS_LINE_PARTS)
         return {
             "schema": SCHEMA,
             "stateDirectory": self.state_directory,
@@ -183,7 +191,11 @@ class InstalledChoices:
             "resident": self.resident,
             "residentChoice": self.resident_choice,
             "installedAt": None if self.installed_at is None else format_time(self.installed_at),
-            "statusLine": {"show": self.status_line_show, "chained": self.status_line_chained},
+            "statusLine": {
+                "show": self.status_line_show,
+                "chained": self.status_line_chained,
+                **({} if usual else {"parts": self.status_line_parts}),
+            },
             "installations": self.installations,
         }
 
@@ -233,6 +245,15 @@ def check_choice(name: str, value: object, allowed: tuple[str, ...], source: str
     if value not in allowed:
         raise ConfigurationError(name, value, f"one of {', '.join(allowed)}", source)
     return str(value)
+
+
+def check_parts(value: object, source: str = "file") -> list[str]:
+    """Return parts of the status line in their order, or raise ConfigurationError naming them."""
+    parts = value if isinstance(value, list) else []
+    if not parts or len({*parts} & {*STATUS_LINE_PARTS}) < len(parts):
+        allowed = f"some of {', '.join(STATUS_LINE_PARTS)}, each once"
+        raise ConfigurationError("status_line_parts", value, allowed, source)
+    return parts
 
 
 def _optional(name: str, value: Any, kind: type, allowed: str) -> Any:

@@ -192,6 +192,11 @@ def carry_out(plan: Plan, *, dry_run: bool, verbose: bool, json: bool, **more: A
     metavar="WHOSE",
     help="own, chained (the one that was there), both, or none.  [chained, else own]",
 )
+@click.option(
+    "--status-line-parts",
+    metavar="NAMES",
+    help="Parts of ultramon's own and their order.  [context,cost,plan,cache]",
+)
 @_gone_options
 @click.option(
     "--resident/--no-resident",

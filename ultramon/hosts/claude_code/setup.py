@@ -20,7 +20,7 @@ class ClaudeCodeSetup(Setup):
     """Installs, removes and examines."""
 
     own_options = (
-        "plugin", "status_line", "resident", "enforce", "enforce_dry_run",
+        "plugin", "status_line", "status_line_parts", "resident", "enforce", "enforce_dry_run",
     )  # fmt: skip
 
     def plan_installation(self, request: SetupRequest) -> Plan:

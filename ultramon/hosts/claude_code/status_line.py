@@ -16,6 +16,8 @@ from ultramon.hosts.calls.payload import decode_payload, read_bounded
 from ultramon.hosts.calls.store import HookStore
 from ultramon.hosts.calls.switches import is_left_to_relay, is_off, state_directory
 from ultramon.hosts.claude_code.host import CLAUDE_CODE
+from ultramon.hosts.claude_code.plan_limits import read_limits
+from ultramon.hosts.claude_code.status_parts import cache_part, cost_part, join_parts, plan_part
 from ultramon.hosts.transcripts.records import LastReading
 from ultramon.state.runway import Runway
 from ultramon.state.usage_percent import usage_percent
@@ -30,6 +32,7 @@ if TYPE_CHECKING:
     from ultramon.hosts.calls.hosted_agent import HostedAgent
     from ultramon.hosts.port import HookEvent
     from ultramon.hosts.resident.forwarder import Unanswered
+    from ultramon.state.plan_limits import AccountPlan
     from ultramon.state.record import StateRecord
 
 STATUS_LINE = "statusLine"
@@ -70,7 +73,9 @@ def main(
         try:
             fields = decode_payload(data)
             event = CLAUDE_CODE.dialect.read_event(fields, environ)
-            own = show(take(event, fields, read_tail(event.transcript_path), store), store)
+            tail = read_tail(event.transcript_path)
+            plan = take_plan(fields, tail, store)
+            own = show(take(event, fields, tail, store), store, fields, plan)
         except (UltramonError, OSError, ValueError) as error:
             store.fail("", f"{type(error).__name__}: {error}")
     lines = shown.rstrip(b"\n") + b"\n" if shown.strip() else b""
@@ -86,11 +91,44 @@ def chained_line(store: HookStore) -> dict[str, Any] | None:
     return installed.status_line_chained if installed.status_line_show in _CHAINING else None
 
 
-def show(record: StateRecord | None, store: HookStore) -> bytes:
-    """Return ultramon's own line as it is printed; empty where it is not to be shown."""
+def show(
+    record: StateRecord | None,
+    store: HookStore,
+    fields: dict[str, Any],
+    plan: AccountPlan | None,
+) -> bytes:
+    """Return ultramon's own line as it is printed; empty where it is not to be shown.
+
+    Args:
+        record: The agent.
+        store: Where the agents are.
+        fields: The payload.
+        plan: The account's limits, see `take_plan`.
+    """
     if record is None or store.installed.status_line_show not in _SHOWING:
         return b""
-    return write_line(record, color="NO_COLOR" not in store.environ).encode("utf-8") + b"\n"
+    parts = {
+        "context": write_line(record, color="NO_COLOR" not in store.environ),
+        "cost": cost_part(fields),
+        "plan": plan_part(plan, store.now),
+        "cache": cache_part(fields, store.now),
+    }
+    line = join_parts(parts, store.installed.status_line_parts, store.environ)
+    return line.encode("utf-8") + b"\n" if line else b""
+
+
+def take_plan(
+    fields: dict[str, Any], tail: LastReading | None, store: HookStore
+) -> AccountPlan | None:
+    """Keep the limits of the account's plan; return them as they are known from all its sessions.
+
+    Args:
+        fields: The payload.
+        tail: What the end of the transcript says: the limits are as old as the last reply.
+        store: Where the agents are.
+    """
+    at = None if tail is None or tail.report is None else tail.report.at
+    return store.learn_plan(read_limits(fields, store.now if at is None else at))
 
 
 def take(

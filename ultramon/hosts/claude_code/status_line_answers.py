@@ -15,6 +15,7 @@ from ultramon.hosts.claude_code.status_line import (
     read_tail,
     show,
     take,
+    take_plan,
 )
 from ultramon.hosts.resident.forwarder import REFUSED
 from ultramon.hosts.resident.store import ResidentStore, mark_of
@@ -63,13 +64,14 @@ class StatusLineAnswers:
             store.own_id = event.session_id
             tail = read_tail(event.transcript_path)
             try:
+                plan = take_plan(fields, tail, store)
                 record = take(event, fields, tail, store)
             except Exception:  # noqa: BLE001 - its own process says what is wrong
                 exchange.end(REFUSED)
                 return
             if store.stored is not None:
                 turn.knowledge = Knowledge(*store.stored, choices_mark)
-        if line := show(record, store):
+        if line := show(record, store, fields, plan):
             exchange.answer(line)
             exchange.confirm()
         else:

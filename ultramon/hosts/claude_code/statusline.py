@@ -14,7 +14,8 @@ def main(argv: list[str]) -> int:
         from ultramon.hosts.claude_code.hook import FORWARDED
         from ultramon.hosts.resident.forwarder import forward
 
-        unanswered = forward("claude-code statusline", argv[1], FORWARDED)
+        variables = (*FORWARDED, "COLUMNS", "ULTRAMON_STATUS_LINE_PARTS")
+        unanswered = forward("claude-code statusline", argv[1], variables)
         if unanswered is None:
             return 0
     import gc

@@ -21,7 +21,7 @@ from ultramon.system.files import delete_file, replace_file
 MAX_HANDOFF_NOTE_CHARS = 2_000
 NO_LEVEL = "none"
 OPTIONAL = (
-    "plugin", "status_line", "resident", "enforce", "enforce_dry_run",
+    "plugin", "status_line", "status_line_parts", "resident", "enforce", "enforce_dry_run",
 )  # fmt: skip
 """Options that only those hosts take which name them in `Setup.own_options`."""
 
@@ -44,6 +44,8 @@ class Choices(NamedTuple):
     """Empty takes an earlier note away."""
     status_line: str | None = None
     """``own`` (default), ``chained`` (default where there is another one), ``both``, ``none``."""
+    status_line_parts: str | None = None
+    """The parts of ultramon's own, with commas, in their order; empty = the usual ones."""
     critical_note: str | None = None
     """Made one printable line; empty takes an earlier one away."""
     resident: bool | None = None

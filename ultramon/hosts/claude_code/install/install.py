@@ -25,7 +25,12 @@ from ultramon.hosts.claude_code.install.settings import (
 )
 from ultramon.hosts.install import installation
 from ultramon.hosts.install.plans import Offer, SetupRequest
-from ultramon.hosts.installed_choices import STATUS_LINES, check_choice
+from ultramon.hosts.installed_choices import (
+    STATUS_LINE_PARTS,
+    STATUS_LINES,
+    check_choice,
+    check_parts,
+)
 
 _REQUESTS = ("via", "url", "secretIn")
 """In the record of an installation whose tool calls were requests to a server."""
@@ -95,6 +100,9 @@ def plan_installation(request: SetupRequest, interpreter: str) -> Installation:
     layers = find_layers(request.cwd)
     own = [one.settings.target for one in layers].index(settings.target)
     _plan_status_line(plan, layers[:own], request.choices.status_line)
+    if (parts := request.choices.status_line_parts) is not None:
+        names = [name.strip() for name in parts.split(",")] if parts else list(STATUS_LINE_PARTS)
+        plan.installed.status_line_parts = check_parts(names, "argument")
     plan.after = settings.data
     _warn(plan, layer, [*layers[:own], *layers[own + 1 :]])
     return plan

@@ -1,0 +1,222 @@
+"""The status line's other parts: plan, cost and cache, by real processes on the client's payloads.
+
+No recording of a login with a plan is at hand: ``rate_limits`` has the form that the client's
+documentation gives. Everything else is a payload that the client sent.
+"""
+
+import json
+import subprocess
+import sys
+import time
+
+import pytest
+from helpers.hooked_session import RECORDED, HookedSession
+from helpers.waiting import until
+from hosts.claude_code.test_status_line import payload, show
+
+from ultramon.hosts.claude_code import statusline
+from ultramon.hosts.claude_code.status_parts import reset_words
+from ultramon.state.plan_limits import PlanLimits
+
+
+@pytest.fixture
+def session(tmp_path):
+    return HookedSession(tmp_path)
+
+
+def limits(five_hours=62, week=41, *, ahead=7_200):
+    now = int(time.time())
+    return {
+        "five_hour": {"used_percentage": five_hours, "resets_at": now + ahead},
+        "seven_day": {"used_percentage": week, "resets_at": now + 400_000},
+    }
+
+
+def accounts(session):
+    return PlanLimits(str(session.state)).accounts(time.time())
+
+
+def recorded():
+    """A payload that the client sent after a reply, with cost and cache."""
+    lines = (RECORDED / "statusline.jsonl").read_text().splitlines()
+    return json.loads(lines[1])["stdin"]
+
+
+def test_the_line_shows_every_part_in_its_order(session):
+    told = recorded()
+    told["rate_limits"] = limits()
+    told["prompt_cache"]["expires_at"] = int(time.time()) + 200
+    shown = show(session, told).rstrip("\n")
+    five, week = (told["rate_limits"][name]["resets_at"] for name in ("five_hour", "seven_day"))
+    now = time.time()
+    assert shown.startswith("ctx █░░░░░░░░░ 10% 20k/200k")
+    plan = f"5h 62% →{reset_words(five, now)} · week 41% →{reset_words(week, now)}"
+    assert f" · host $0.08 · {plan} · cache 3:" in shown
+    assert shown[-2:] in {f"{second:02}" for second in range(10, 21)}
+
+
+def test_without_a_plan_nothing_is_said_and_nothing_written(session):
+    """A key of the API: the client leaves the member out."""
+    assert "5h" not in show(session, payload(session, 20_000))
+    assert not (session.state / "plan-limits").exists()
+
+
+@pytest.mark.parametrize(
+    "broken",
+    [
+        7, [], {}, {"five_hour": None}, {"five_hour": {"used_percentage": None}},
+        {"five_hour": {"used_percentage": 5}}, {"five_hour": {"used_percentage": "5"}},
+        {"five_hour": {"used_percentage": 5, "resets_at": "soon"}},
+        {"five_hour": {"used_percentage": 5, "resets_at": 1}},
+    ],
+)  # fmt: skip
+def test_what_is_no_limit_is_unknown(session, broken):
+    shown = show(session, payload(session, 20_000) | {"rate_limits": broken})
+    assert "10% 20k/200k" in shown
+    assert "5h" not in shown
+    assert accounts(session) == []
+
+
+def test_the_client_alone_says_what_it_cost(session):
+    told = payload(session, 20_000)
+    assert "$" not in show(session, told)
+    assert "$" not in show(session, told | {"cost": {"total_cost_usd": 0}})
+    assert "host $3.10" in show(session, told | {"cost": {"total_cost_usd": 3.1}})
+
+
+def test_a_cold_cache_is_not_counted_down(session):
+    """The recorded caches have expired."""
+    told = recorded()
+    assert "cache" not in show(session, told)
+    told["prompt_cache"] |= {"expires_at": int(time.time()) + 100, "warm": False}
+    assert "cache" not in show(session, told)
+
+
+def test_a_session_that_idles_shows_what_another_one_of_the_account_knows(session):
+    """And its older numbers, which it draws again and again, overwrite nothing."""
+    other = HookedSession(session.path, "other")
+    session.reply(20_000, at=time.time() - 900)
+    other.reply(30_000)
+    old = payload(session) | {"rate_limits": limits(40)}
+    show(session, old)
+    assert "5h 62%" in show(other, payload(other) | {"rate_limits": limits(62)})
+    assert "5h 62%" in show(session, old)
+    (account,) = accounts(session)
+    assert [one.percent for one in account.limits] == [62, 41]
+    assert time.time() - account.limits[0].measured_at < 60
+
+
+def test_the_limits_are_as_old_as_the_last_reply(session):
+    session.reply(20_000, at=time.time() - 900)
+    show(session, payload(session) | {"rate_limits": limits()})
+    assert 899 < time.time() - accounts(session)[0].limits[0].measured_at < 960
+
+
+def test_two_configurations_are_two_accounts(session):
+    work = HookedSession(session.path, "work", CLAUDE_CONFIG_DIR=str(session.path / "work"))
+    show(session, payload(session) | {"rate_limits": limits(62)})
+    show(work, payload(work) | {"rate_limits": limits(5)})
+    shown = [(one.account, one.limits[0].percent) for one in accounts(session)]
+    assert sorted(shown) == [(str(session.home / ".claude"), 62), (str(session.path / "work"), 5)]
+
+
+def test_a_reset_that_passes_is_dropped_from_the_line(session):
+    """The client repeats the numbers of its last reply, which may be of a period that is over."""
+    told = payload(session, 20_000) | {"rate_limits": limits(99, ahead=1)}
+    assert "5h 99%" in show(session, told)
+    deadline = told["rate_limits"]["five_hour"]["resets_at"]
+    until(lambda: time.time() > deadline)
+    shown = show(session, told)
+    assert "5h" not in shown
+    assert "week 41%" in shown
+
+
+def test_eight_sessions_at_once_leave_one_sound_file(session):
+    """Real processes, all at the same moment, each with what its own last reply said."""
+    sessions = [HookedSession(session.path, f"s{number}") for number in range(8)]
+    command = [sys.executable, "-I", "-S", statusline.__file__, str(session.installed)]
+    running = []
+    for number, one in enumerate(sessions):
+        told = payload(one, 20_000) | {"rate_limits": limits(60 + number)}
+        process = subprocess.Popen(
+            command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=one.environ
+        )
+        running.append((process, json.dumps(told).encode()))
+    for process, told in running:
+        process.stdin.write(told)
+        process.stdin.close()
+    for process, _ in running:
+        assert "% →" in process.stdout.read().decode()
+        process.stdout.close()
+        assert process.wait() == 0
+    assert PlanLimits(str(session.state)).damaged() == []
+    assert accounts(session)[0].limits[0].percent == 67
+    assert session.failures() == []
+
+
+def test_a_damaged_file_is_set_aside_and_the_line_shown(session):
+    told = payload(session, 20_000) | {"rate_limits": limits()}
+    show(session, told)
+    (path,) = (session.state / "plan-limits").glob("*.json")
+    path.write_bytes(b"{")
+    assert "5h 62%" in show(session, told)
+    assert len(PlanLimits(str(session.state)).damaged()) == 1
+
+
+def test_a_folder_that_refuses_keeps_nobody_from_the_context(session):
+    (session.state / "plan-limits").write_text("in the way")
+    assert "10% 20k/200k" in show(session, payload(session, 20_000) | {"rate_limits": limits()})
+    (problem,) = session.failures()
+    assert problem.startswith("limits of the plan: ")
+
+
+@pytest.mark.parametrize(
+    ("columns", "parts"),
+    [
+        ("200", ["context", "cost", "5h", "week"]),
+        ("60", ["context", "cost"]),
+        ("30", ["context"]),
+        ("1", ["context"]),
+        ("wide", ["context", "cost", "5h", "week"]),
+        ("", ["context", "cost", "5h", "week"]),
+    ],
+)
+def test_parts_drop_from_the_right_where_the_terminal_is_narrow(session, columns, parts):
+    """What is left fits; the context is shown in any case. Colours take no room."""
+    told = payload(session, 150_000) | {"rate_limits": limits(), "cost": {"total_cost_usd": 3.1}}
+    shown = show(session, told, COLUMNS=columns).rstrip("\n")
+    names = {"ctx": "context", "host": "cost", "5h": "5h", "week": "week"}
+    found = [names[text.split()[0]] for text in shown.split(" · ") if text.split()[0] in names]
+    assert found == parts
+
+
+@pytest.mark.parametrize(
+    ("chosen", "starts"),
+    [
+        ("plan,context", ["5h", "week", "ctx"]),
+        ("context", ["ctx"]),
+        ("cache,plan", ["5h", "week"]),
+        ("nonsense", ["ctx", "host", "5h", "week"]),
+    ],
+)
+def test_parts_and_order_are_one_setting(session, chosen, starts):
+    told = payload(session, 20_000) | {"rate_limits": limits(), "cost": {"total_cost_usd": 3.1}}
+    shown = show(session, told, ULTRAMON_STATUS_LINE_PARTS=chosen)
+    assert [text.split()[0] for text in shown.split(" · ")] == starts
+
+
+def test_an_installation_keeps_parts_and_order(session):
+    session.freeze(status_line_parts=["plan", "context"])
+    told = payload(session, 20_000) | {"rate_limits": limits()}
+    assert show(session, told).startswith("5h 62%")
+
+
+def test_nothing_new_writes_the_file_once(session):
+    """The client draws the line every ten seconds."""
+    told = payload(session, 20_000) | {"rate_limits": limits()}
+    show(session, told)
+    (path,) = (session.state / "plan-limits").glob("*.json")
+    before = path.stat().st_ino
+    for _ in range(3):
+        show(session, told)
+    assert path.stat().st_ino == before
