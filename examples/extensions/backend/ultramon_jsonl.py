@@ -139,7 +139,7 @@ class JsonLinesBackend:
         self._offset += len(line)
 
     def _skew_seconds(self) -> float:
-        """Return how far the clock of this store, which cannot be set, is ahead of the wall clock."""
+        """Return how far the clock of this store, which none sets, is ahead of the wall clock."""
         boot = read_boot()
         if boot.boot_id not in self._boots:
             self._append(durable=False, boots={boot.boot_id: boot.offset_seconds})
