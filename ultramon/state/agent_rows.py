@@ -38,13 +38,13 @@ _FRESH_SECONDS = 60.0
 
 
 class AgentName(NamedTuple):
-    """How an agent is called: what a person knows first, what nobody chose last."""
+    """How an agent is called: what a person knows first, what was generated last."""
 
     project: str
     """Name of the folder that a coding agent works in; empty for the agents of a program, which
     have a run."""
     title: str
-    """Its label without the project, else an id that somebody chose; empty for neither."""
+    """Its label without the project, else an id that was chosen; empty for neither."""
     tag: str
     """The beginning of its id; empty where the title is the id."""
 
@@ -69,7 +69,7 @@ def name_of(record: StateRecord) -> AgentName:
     label, shown_id = record.label or "", short_id(record)
     if project and (label == project or label.startswith(f"{project}: ")):
         label = label[len(project) + 2 :]
-    if shown_id == record.agent_id:  # somebody chose it
+    if shown_id == record.agent_id:  # chosen, not generated
         return AgentName(project, label or shown_id, shown_id if label else "")
     return AgentName(project, label, shown_id[:MAX_TAG_CHARS])
 
@@ -106,7 +106,7 @@ def runway_words(one: ObservedAgent) -> str:
 
 
 def is_blind(one: ObservedAgent, now: float) -> bool:
-    """Return whether nobody can say how full an agent's window is.
+    """Return whether it is unknown how full an agent's window is.
 
     Args:
         one: The agent.
@@ -141,7 +141,7 @@ class Summary(NamedTuple):
     nearest: ObservedAgent | None
     """The living agent nearest to its limit; None when no usage is known."""
     lost: int
-    """Lost agents; those whose work went on elsewhere do not count."""
+    """Lost agents; those whose work another agent continues do not count."""
     blind: int
     working: int
     waiting: int
@@ -227,17 +227,17 @@ def summarize(seen: Iterable[ObservedAgent], now: float) -> Summary:
     return Summary(needs, first, nearest, lost, blind, working, waiting)
 
 
-def goes_on_with(record: StateRecord) -> list[str]:
-    """Return the ids of the agents whose work this one goes on with, the last one first."""
+def predecessor_ids(record: StateRecord) -> list[str]:
+    """Return the ids of the agents whose work this one continues, the last one first."""
     cleared = host_memory(record).get(_PREDECESSORS)
     names = [name for name in cleared if isinstance(name, str)] if isinstance(cleared, list) else []
     return [record.predecessor_id, *names] if record.predecessor_id else names
 
 
 def succeeded(seen: Iterable[ObservedAgent]) -> set[str]:
-    """Return the ids of the agents whose work goes on, or went on, in another one of these."""
+    """Return the ids of the agents whose work another one of these continues or continued."""
     return {
-        name for one in seen for name in goes_on_with(one.record) if name != one.record.agent_id
+        name for one in seen for name in predecessor_ids(one.record) if name != one.record.agent_id
     }
 
 
@@ -246,12 +246,12 @@ def current(
 ) -> list[ObservedAgent]:
     """Return the agents that are worth a row while finished work is folded away.
 
-    These are the living, the lost whose work nobody went on with, and what the living went on with:
-    `arrange` makes one row of such a chain.
+    These are the living, the lost whose work no agent continues, and those whose work the living
+    continue: `arrange` makes one row of such a chain.
 
     Args:
         everyone: The agents; of those that have ended only the head is read.
-        over: Ids of agents that others, not among these, went on with.
+        over: Ids of agents whose work others, not among these, continue.
 
     Returns:
         The agents in the order of `everyone`.
@@ -263,7 +263,7 @@ def current(
         record, verdict = one.record, one.liveness.verdict
         if verdict not in (ENDED, LOST):
             shown.add(record.agent_id)
-            waiting += goes_on_with(record)
+            waiting += predecessor_ids(record)
         elif verdict == LOST and record.agent_id not in over:
             shown.add(record.agent_id)
     while waiting:
@@ -282,7 +282,7 @@ class AgentRow(NamedTuple):
     need: str
     """One of `NEEDS`, or empty."""
     earlier: tuple[ObservedAgent, ...]
-    """The agents whose work it goes on with, the last one first: one line for the whole chain."""
+    """The agents whose work it continues, the last one first: one line for the whole chain."""
     children: tuple[AgentRow, ...]
     """Its subagents, most urgent first."""
 
@@ -310,8 +310,8 @@ class RowGroup(NamedTuple):
 def arrange(seen: Sequence[ObservedAgent]) -> list[RowGroup]:
     """Return agents grouped by run and project, as trees, with chains of handoffs as one row.
 
-    An agent whose work goes on in a living one, or in a later one of the same chain, is no row of
-    its own; one whose parent is not among these stands at the top.
+    An agent whose work a living one continues, or a later one of the same chain, is no row of its
+    own; one whose parent is not among these stands at the top.
 
     Args:
         seen: The agents to show.
@@ -319,11 +319,12 @@ def arrange(seen: Sequence[ObservedAgent]) -> list[RowGroup]:
     agents = {one.record.agent_id: one for one in seen}
     folded: set[str] = set()
     chains: dict[str, tuple[ObservedAgent, ...]] = {}
+    # The latest first: a chain belongs to its last agent.
     for one in sorted(seen, key=_start, reverse=True):
         chain = _chain(one, agents, folded)
         chains[one.record.agent_id] = chain
         folded.update(before.record.agent_id for before in chain)
-    # What was launched before a clear goes on below the session that goes on.
+    # What was launched before a clear stands below the session that continues.
     heir = {
         before.record.agent_id: agent_id for agent_id, chain in chains.items() for before in chain
     }
@@ -355,15 +356,16 @@ def _chain(
 ) -> tuple[ObservedAgent, ...]:
     """Return the agents before one, as far as they are over; each belongs to one chain only."""
     found: dict[str, ObservedAgent] = {}
-    waiting = goes_on_with(one.record) if one.record.agent_id not in folded else []
+    waiting = predecessor_ids(one.record) if one.record.agent_id not in folded else []
     while waiting:
         name = waiting.pop(0)
         before = agents.get(name)
         if before is None or name in found or name in folded or before is one:
             continue
+        # A predecessor that still runs has a row of its own.
         if before.liveness.verdict in (ENDED, LOST):
             found[name] = before
-            waiting += goes_on_with(before.record)
+            waiting += predecessor_ids(before.record)
     return tuple(found.values())
 
 

@@ -129,4 +129,5 @@ def event_words(event: dict[str, Any]) -> str:
     try:
         return "" if say_more is None else sanitize(say_more(event))
     except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError):
+        # One odd event must not end a list of all.
         return "its values make no sense"

@@ -38,7 +38,7 @@ class ThresholdEvent(Event):
     action: str
     usage_ratio: Annotated[float, Field(ge=0)]
     tokens: Annotated[int, Field(ge=0)] | None
-    """With the limit None where somebody posted a share of a window of unknown size."""
+    """With the limit None where a share of a window of unknown size was posted."""
     context_limit: Annotated[int, Field(gt=0)] | None
     tokens_source: str
     level_from: float | None = None
@@ -72,16 +72,16 @@ class HandoffEvent(Event):
 
 
 class CheckpointEvent(Event):
-    """An agent stored its work and goes on; ``handoff`` is offered to nobody."""
+    """An agent stored its work and continues; ``handoff`` is offered to no successor."""
 
     handoff: dict[str, Any]
 
 
 class EnforcementEvent(Event):
-    """A hook ended an agent that was asked to return and went on, or would have in a dry run."""
+    """A hook ended an agent that was asked to return and did not, or would have in a dry run."""
 
     reason: str
-    """What the user is told."""
+    """The text that the user is shown."""
     checkpoint: str | None
     """Commit and ref of the working tree; None without one."""
     dry_run: bool

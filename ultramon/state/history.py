@@ -36,6 +36,7 @@ def decode_points(points: bytes, shift_seconds: float = 0.0) -> list[HistoryPoin
     for start in range(0, len(points), POINT_BYTES):
         row = points[start : start + POINT_BYTES]
         number = int.from_bytes(row, "big")
+        # Later than any time that is written: these bytes are no readings.
         if number >> 80 > LAST_MS:
             return []
         source = number >> 8 & 0xFF

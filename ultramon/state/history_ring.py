@@ -35,6 +35,7 @@ def encode_point(record: StateRecord) -> bytes:
     if at is None or (record.context_limit is None and record.usage_ratio is not None):
         return b""
     source, level = record.tokens_source, record.threshold_status
+    # Each number has a fixed place: one that is too large is stored as the largest.
     number = min(max(round(at * 1000), 0), LAST_MS)
     number = number << 32 | min(max(record.estimated_tokens, 0), 0xFFFF_FFFF)
     number = number << 32 | min(max(record.epoch, 0), 0xFFFF_FFFF)
@@ -48,6 +49,7 @@ def add_point(points: bytes, point: bytes) -> bytes:
 
     The same object where there is nothing to add: ``point`` is empty, or the last one.
     """
+    # A state is stored again without a new reading, at least every 30 s.
     if not point or points[-POINT_BYTES:] == point:
         return points
     if len(points) >= FULL_BYTES:
@@ -63,6 +65,7 @@ def thin(points: bytes) -> bytes:
     """
     rows = [points[at : at + POINT_BYTES] for at in range(0, len(points), POINT_BYTES)]
     count = len(rows) - _THINNED_POINTS
+    # Crossings go only where all the other points have to stay.
     dropped = _crowded(rows, count) or _crowded(rows, count, keeps_crossings=False)
     if not dropped:  # more epochs than there is room for
         return points[count * POINT_BYTES :]
@@ -87,7 +90,7 @@ def _crowded(rows: list[bytes], count: int, *, keeps_crossings: bool = True) -> 
     for _, n in sorted(weights):
         if len(dropped) == count:
             break
-        # Its neighbours have stepped apart: without this a crowd would go as a whole.
+        # Of neighbours only one is dropped at a time: else a crowd would go as a whole.
         if n - 1 not in dropped and n + 1 not in dropped:
             dropped.add(n)
     return dropped

@@ -1,6 +1,6 @@
 """The share of the context limit where a level begins, as events and notices carry it, in words.
 
-``critical`` alone is 75, 85 or 90 % by whom one asks. Standard library only: hooks load it.
+``critical`` alone is 75, 85 or 90 %, by the ladder. Standard library only: hooks load it.
 """
 
 from __future__ import annotations

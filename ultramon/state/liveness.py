@@ -91,6 +91,8 @@ def _is_gone(
 
 
 def _is_local(record: StateRecord, machine: MachineIdentity) -> bool:
+    # The boot id names the namespace of pids too. Containers have small pids of their own and may
+    # share the machine's name.
     return record.hostname == machine.hostname and record.boot_id == machine.boot_id
 
 

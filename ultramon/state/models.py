@@ -23,6 +23,7 @@ _log = logging.getLogger("ultramon.fleet")
 class Model(BaseModel):
     """Base of the models that cross process borders: frozen, camelCase in JSON."""
 
+    # JSON has neither infinity nor NaN.
     model_config = ConfigDict(
         frozen=True, alias_generator=to_camel, populate_by_name=True, ser_json_inf_nan="null"
     )
@@ -174,7 +175,7 @@ class AgentState(Model):
 
 
 SubagentContextState = AgentState
-"""The same under the name of the type in other monitors of agents."""
+"""`AgentState` under the name that the type has in other monitors of agents."""
 
 
 def utc(epoch_seconds: float) -> datetime:

@@ -102,6 +102,7 @@ def observe(
     """
     try:
         one = ObservedAgent(record, judge(record, heartbeat_at, now, machine, started_at))
+        # Read for the error that a senseless value raises.
         one.urgency  # noqa: B018
     except _SENSELESS as error:
         return _unreadable(record, error)

@@ -95,6 +95,7 @@ class Pins:
         stored = self._load()
         folders: list[str] = []
         folder = None if project is None else os.path.realpath(project)
+        # From the outermost folder inwards: the nearest rules are read last.
         while folder is not None:
             folders.insert(0, folder)
             above = os.path.dirname(folder)
@@ -119,7 +120,7 @@ class Pins:
         if pin.text is not None and not 0 < len(pin.text.strip()) <= len(pin.text) <= MAX_PIN_CHARS:
             allowed = f"1 to {MAX_PIN_CHARS:,} characters"
             raise ConfigurationError("pin", f"{pin.text[:40]}…", allowed, "argument")
-        pin.read()
+        pin.read()  # a file that cannot be read is refused now, not at the next compaction
 
         def append(pins: list[Any]) -> None:
             if len(pins) >= MAX_PINS:

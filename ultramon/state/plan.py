@@ -210,6 +210,7 @@ class Plan:
     ) -> None:
         """Continue the plan of an agent that vanished: its items in progress may be half done."""
         for task in tasks or ():
+            # Without its result: `_keep_result` puts that back and counts its bytes.
             again = self._tasks[task["name"]] = {**task, "result": None}
             if task["status"] == IN_PROGRESS:
                 again["status"] = INTERRUPTED

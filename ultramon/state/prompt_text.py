@@ -14,6 +14,7 @@ MAX_ITEM_CHARS = 500
 
 def one_line(text: str) -> str:
     """Return a text as one line of at most 500 characters, with a mark where it was cut."""
+    # Splits at every character that a reader may take for the end of a line, as U+2028.
     line = " ".join(text.splitlines())
     return line if len(line) <= MAX_ITEM_CHARS else f"{line[:MAX_ITEM_CHARS]}…"
 

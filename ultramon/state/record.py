@@ -115,6 +115,7 @@ class StateRecord:
         if values:
             raise TypeError(f"a state has no field {sorted(values)}")
 
+    # For a type checker a __getattr__ would make every misspelt name valid.
     if not TYPE_CHECKING:
 
         def __getattr__(self, name: str) -> Any:
@@ -224,6 +225,7 @@ _NUMBERS = tuple(
 _KNOWN = frozenset(_NAMES)
 _pick_known = itemgetter(*_NAMES)
 _pick_numbers = itemgetter(*(attribute for attribute, _, _ in _NUMBERS))
+# Fields that may be null make far more combinations than a fleet has.
 _MAX_KINDS = 1024
 _right_kinds: set[tuple[type, ...]] = set()
 
@@ -336,7 +338,7 @@ def _known_fields(value: dict[str, Any], path: str) -> dict[str, Any]:
 def _check_kinds(kinds: tuple[type, ...], path: str) -> None:
     for given, (_, name, kind, optional) in zip(kinds, _DECODED, strict=True):
         is_missing = optional and given is type(None)
-        # To isinstance a bool would be an int.
+        # By type: for isinstance a bool would be an int.
         if not is_missing and kind != "time" and given not in _TYPES[kind]:
             raise StateCorruptError(path, f"{name} is not of kind {kind}")
     if len(_right_kinds) >= _MAX_KINDS:
@@ -347,11 +349,11 @@ def _check_kinds(kinds: tuple[type, ...], path: str) -> None:
 def _problem_of(values: dict[str, Any]) -> str | None:
     """Return what makes no sense in the values of a state, None where nothing is found.
 
-    Something else may have written them under a right checksum; whoever reads a state relies on
+    Another program may have written them under a right checksum; every reader of a state relies on
     these.
     """
     for value, (_, name, kind) in zip(_pick_numbers(values), _NUMBERS, strict=True):
-        # So that a NaN is refused too.
+        # Compared this way round, so that a NaN is refused too.
         if value is not None and not -MAX_INTEGER <= value <= MAX_INTEGER:
             if kind == "int":
                 return f"{name} {value!r:.40} has more than 18 digits"
@@ -403,7 +405,7 @@ SDK_HOST = "sdk"
 SETTING_SOURCES = "settingSources"
 """Field of an agent of the SDK: by setting, the variable or file that it came from."""
 TOLD = "told"
-"""Field of an agent of the SDK: of which rung of which epoch it was told itself."""
+"""Field of an agent of the SDK: the highest rung, with its epoch, of which it read a reminder."""
 WAITS_FOR = "waitsFor"
 """Field of what a host keeps of a waiting agent; missing = it waits for its next task."""
 PERMISSION = "permission"
@@ -419,7 +421,7 @@ def host_memory(record: StateRecord) -> dict[str, Any]:
 
 
 def short_id(record: StateRecord) -> str:
-    """Return an id for people: only the beginning of a host's session id, which nobody chose."""
+    """Return an id for people: only the beginning of a host's session id, which is generated."""
     session_id, own = record.session_id, record.agent_id
     if record.host == SDK_HOST or not (session_id and own.startswith(session_id)):
         return own

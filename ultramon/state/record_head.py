@@ -38,6 +38,7 @@ HEAD_FIELDS = (
 _LAST_IN_FRONT = "epoch"
 
 # Odd characters in a text that is wanted mean a full decode; other texts may hold what they like.
+# Whole numbers have at most 18 digits, as `MAX_INTEGER` allows.
 _WANTED = {
     "str": r'"([ !#-\[\]-~]*)"',
     "time": r'"([-0-9]{10}T[0-9:]{6})([0-5][0-9])(\.[0-9]{3})Z"',
@@ -51,6 +52,7 @@ _PASSED_OVER = {
     "number": r"[0-9.]+",
     "dict": r'\{[^{}"\\]*(?:"[^"\\]*"[^{}"\\]*)*\}',
 }
+# The last member; a state with events that its process could not store is decoded whole, for them.
 _NOTHING_PENDING = b',"pending":null'
 _USAGE = ',"usageRatio":'
 _LEVEL = (

@@ -59,7 +59,7 @@ class Runway:
 
     @property
     def words(self) -> str:
-        """The same for a sentence: ``4 to 12 turns``, ``at least 4 turns``."""
+        """The range for a sentence: ``4 to 12 turns``, ``at least 4 turns``."""
         if self.is_next:
             return "next turn"
         if self.high is None:
@@ -69,7 +69,7 @@ class Runway:
         return f"{self.low:,} to {self.high:,} turns"
 
     def before(self, rung: str) -> str:
-        """Return the same with the rung's name: ``~4-12 turns to critical``."""
+        """Return the range with the rung's name: ``~4-12 turns to critical``."""
         if self.is_next:
             return f"next turn: {rung}"
         return f"{self} to {rung}" if self.high is None else f"~{self} to {rung}"

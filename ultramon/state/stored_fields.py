@@ -72,6 +72,8 @@ class StoredFields:
         return members
 
 
+# Filled at the first use of a field: descriptors made at import would cost each call of a hook half
+# a million instructions.
 _FOUND: dict[tuple[type, str], Field] = {}
 
 

@@ -21,7 +21,7 @@ _REASONS = {"force_return": "threshold_critical", "prepare_handoff": "threshold_
 
 
 def handoff_id(record: StateRecord, suffix: str = "") -> str:
-    """Return the id that every record of this epoch has, whoever makes it.
+    """Return the id that every record of this epoch has, whichever process makes it.
 
     The start time tells apart agents that shared an agent id one after the other.
     """
@@ -88,6 +88,7 @@ def make_handoff(
         "resume": None,
         "notes": unnamed_tasks(record),
         **(left or {}),
+        # Behind what the agent says, which cannot change whose record this is.
         "handoffId": handoff_id(record, suffix),
         "agentId": record.agent_id,
         "run": record.run,

@@ -50,6 +50,7 @@ class ReportedTask:
         self, id: str, name: str, status: str | None, former_status: str | None = None
     ) -> None:
         self.id = id
+        # Cut first: a client's subject may be a whole text.
         self.name = " ".join(name[: 4 * MAX_NAME_CHARS].split())
         if len(self.name) > MAX_NAME_CHARS:
             self.name = self.name[: MAX_NAME_CHARS - 1] + "…"
@@ -221,6 +222,7 @@ class StoredPlan:
         if reported.status == DELETED:
             self.remove({reported.id})
             return
+        # A task that has its id in its name, beside one of the same subject, keeps that name.
         if reported.name and task["name"] not in (reported.name, _numbered(reported)):
             is_current = self._record.current_task == task["name"]
             self._names.discard(task["name"])

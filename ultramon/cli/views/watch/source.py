@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from ultramon.cli.views.watch.why import RecentEvents, why_lines
 from ultramon.errors import UltramonError
 from ultramon.pictures.sparkline import sparkline
-from ultramon.state.agent_rows import Summary, arrange, current, goes_on_with, summarize
+from ultramon.state.agent_rows import Summary, arrange, current, predecessor_ids, summarize
 from ultramon.state.liveness import ENDED
 from ultramon.state.observed import ObservedAgent, Unreadable, checked_json
 from ultramon.system.clock import SYSTEM_CLOCK
@@ -83,7 +83,7 @@ class Source:
         ]
         if not with_finished:
             # Of the ended agents only those whose work others continue are decoded.
-            over = heads.union(*(goes_on_with(one.record) for one in seen))
+            over = heads.union(*(predecessor_ids(one.record) for one in seen))
             before = [one for one in everyone if one.liveness.verdict == ENDED]
             seen += [one for one in before if one.record.agent_id in over and is_sound(one)]
         self._checked = checked
