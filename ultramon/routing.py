@@ -149,7 +149,7 @@ def check_notify(
         parent_id,
         notify,
         parent_of=lambda name: _parent_of(backend, name),
-        anybody=as_admin,
+        is_free=as_admin,
     )
 
 

@@ -37,7 +37,7 @@ class Message(
     attempts: int
     """How often it was claimed, this time included."""
     claim_token: str
-    """Proves to the queue who holds it; empty while nobody does."""
+    """Proves to the queue that a caller holds it; empty while no claim does."""
     queued_at: float
     """Epoch seconds."""
     expires_at: float

@@ -34,6 +34,7 @@ MAX_BATCH = 50
 
 def backoff_seconds(attempts: int) -> float:
     """Return the wait of a message rejected after n attempts: 2^n s, at most 300."""
+    # A power of two beyond the range of a float would raise.
     return min(2.0 ** min(attempts, 16), MAX_BACKOFF_SECONDS)
 
 

@@ -74,8 +74,8 @@ def resolve_target(
     if requester is not None:
         check_permission(record, requester)
     if target != requester:
-        anybody = as_admin or requester is None
-        check_recipient(agent_id, record.parent_id, target, parent_of=parent_of, anybody=anybody)
+        is_free = as_admin or requester is None
+        check_recipient(agent_id, record.parent_id, target, parent_of=parent_of, is_free=is_free)
     if is_over:
         raise RegistrationError(agent_id, "stopped")
     if record.extra.get("gauge") == "none":
@@ -90,7 +90,7 @@ def check_recipient(
     target: str,
     *,
     parent_of: Callable[[str], str | None],
-    anybody: bool,
+    is_free: bool,
 ) -> None:
     """Make sure that an agent may receive notices that it did not ask for.
 
@@ -99,17 +99,18 @@ def check_recipient(
         parent_id: Its parent.
         target: The recipient.
         parent_of: Returns the stored parent of an agent, or None; raises `AgentNotFoundError`.
-        anybody: Whether any existing agent may be the recipient.
+        is_free: Whether any existing agent may be the recipient.
 
     Raises:
         RegistrationError: It does not exist, or is neither the agent nor one of its ancestors; or
             these form a cycle.
     """
+    # A recipient must exist also where any agent may be one: a typing error would be silence.
     try:
         parent_of(target)
     except AgentNotFoundError:
         raise RegistrationError(agent_id, "notify_unknown") from None
-    if anybody or target == agent_id:
+    if is_free or target == agent_id:
         return
     passed, ancestor = {agent_id}, parent_id
     while ancestor is not None and len(passed) <= MAX_ANCESTORS:

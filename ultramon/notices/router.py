@@ -1,4 +1,4 @@
-"""The rule book of routing: which notices follow from a stored state or event, and who gets them.
+"""The rules of routing: which notices follow from a stored state or event, and for whom.
 
 `route` is called in the transaction that stores a state's events, so that a crossing and its
 notices are stored together or not at all; `route_noted` in the one that stores events about an
@@ -87,7 +87,7 @@ def _notify(
     # An end that is stored late must not silence the next owner of the id.
     is_present = record is None or event["generation"] >= record.generation
     if kind in texts.ENDS and is_present and rows.cancel_levels(event["agentId"]):
-        # A level whose notice nobody received is announced again if the agent comes back.
+        # A level whose notice was not delivered is announced again if the agent comes back.
         rows.forget_announcements(event["agentId"])
     if kind not in _NOTIFIED or registration is None:
         return
@@ -95,7 +95,7 @@ def _notify(
     if recipient == event["agentId"]:
         return
     if kind == "agent_stopped" and record is not None and texts.is_clear(record):
-        # No end: the session continues under another id, which `succeed` names.
+        # Not an end: the session continues under another id, which `succeed` names.
         about = {**event, "reason": texts.CLEAR, "tokensBefore": record.estimated_tokens}
         cleared = texts.epoch_facts(record, about)
         _send(rows, cleared, record, recipient, now, held_seconds=MAX_HELD_SECONDS)
@@ -120,6 +120,7 @@ def _send(
         recipient,
         name=facts["agentId"] if record is None else texts.describe(record),
         now=now,
+        # A rung's name was checked when its ladder was made, so any of them may be shown.
         levels=(facts.get("level"),),
         is_running=record is not None and record.active,
     )
@@ -137,6 +138,7 @@ def _begin_epoch(
     """Move the sender to a new epoch: cancel its older notices, then queue the one about this."""
     at = (record.started_at, event["generation"], event["epoch"])
     newest = rows.sender(record.agent_id)
+    # An epoch that is stored late must not cancel the notices of the one after it.
     if newest is not None and at <= newest[:3]:
         return
     rows.move_sender(record.agent_id, *at)
@@ -154,11 +156,11 @@ def _cancel(rows: RouteRows, agent_id: str) -> Cancelled:
 def _epoch_recipient(
     record: StateRecord, reason: str, registration: StoredRegistration | None
 ) -> str | None:
-    """Return who is notified that a window ended; of a compaction the parent is in any case."""
+    """Return the recipient of a notice that a window ended; of a compaction at least the parent."""
     if registration is None:
         return record.parent_id if reason == "compaction" else None
     recipient = registration.target(record)
-    # A fresh window is not to begin with the news that it is fresh.
+    # A new window does not begin with a notice that it is new.
     return None if recipient == record.agent_id and reason != "compaction" else recipient
 
 
@@ -168,6 +170,7 @@ def _follow_parent(
     target = registration.target(record)
     if target == registration.notify_id:
         return registration
+    # Stored, as events of others are routed without the agent's state.
     followed = registration._replace(notify_id=target)
     rows.put_registration(followed)
     return followed
@@ -179,6 +182,7 @@ def _announce(
     """Notify the recipient of a level that is new to it, unless the agent ended or moved on."""
     if not record.active:
         return
+    # The state of an epoch that is over, or a reading from before a clear, is no news.
     newest = rows.sender(record.agent_id)
     if newest is not None and (
         (record.started_at, record.generation, record.epoch) < newest[:3]
@@ -191,6 +195,7 @@ def _announce(
     ratio = least_ratio(record)
     if decision is None or ratio is None:
         return
+    # A fall too, although it leads to no notice: the rung that was left can be announced again.
     rows.announce(record.agent_id, recipient, record.epoch, decision.level, now)
     if decision.is_rise:
         ladder = registration.ladder or record.ladder
@@ -225,7 +230,7 @@ def cancel_notices(
     Args:
         rows: Within a transaction.
         record: The agent as it is stored.
-        requester: Who cleared it, and is not notified; None = a person.
+        requester: The agent that cleared it, which is not notified; None = a person.
         now: Epoch seconds.
     """
     return _clear(rows, record, requester, None, now)
@@ -265,9 +270,9 @@ def is_superseded(rows: RouteRows, draft: Draft) -> bool:
 
 
 def succeed(rows: RouteRows, record: StateRecord, successor_id: str, now: float) -> None:
-    """Cancel the notices about an agent that goes on under another id, and move its registration.
+    """Cancel the notices about an agent that continues under another id; move its registration.
 
-    The notice of the clear that waited for the new id gives way to one that names it. Idempotent.
+    The notice of the clear that waited for the new id is replaced by one that names it. Idempotent.
 
     Args:
         rows: Within a transaction.
@@ -275,6 +280,7 @@ def succeed(rows: RouteRows, record: StateRecord, successor_id: str, now: float)
         successor_id: Its new id.
         now: Epoch seconds.
     """
+    # Both: a call that was cut off, or made twice, finds the registration moved already.
     registration, newer = rows.registration(record.agent_id), rows.registration(successor_id)
     if registration is None and newer is not None:
         return  # done before; clearing again would cancel the notice of the clear
@@ -283,7 +289,7 @@ def succeed(rows: RouteRows, record: StateRecord, successor_id: str, now: float)
         return
     rows.delete_registration(record.agent_id)
     if newer is not None:
-        return
+        return  # the successor has one of its own
 
     def follow(agent_id: str) -> str:
         return successor_id if agent_id == record.agent_id else agent_id

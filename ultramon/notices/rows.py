@@ -16,7 +16,7 @@ class RouteRows(Protocol):
     """
 
     def registration(self, agent_id: str) -> StoredRegistration | None:
-        """Return an agent's registration; None when nobody registered it."""
+        """Return an agent's registration; None when it has none."""
 
     def put_registration(self, registration: StoredRegistration) -> None:
         """Store a registration in place of the agent's older one, its ``ladder_json`` as it is."""
@@ -47,7 +47,7 @@ class RouteRows(Protocol):
         """Store what `announcement` returns from now on."""
 
     def forget_announcements(self, agent_id: str) -> None:
-        """Delete the announcements of an agent to everybody."""
+        """Delete the announcements of an agent to all recipients."""
 
     def cancel(self, sender: str, category: str) -> Cancelled:
         """Cancel undelivered messages, as `Queue.cancel_messages_from` does."""
@@ -55,7 +55,7 @@ class RouteRows(Protocol):
     def cancel_levels(self, sender: str) -> bool:
         """Cancel undelivered notices of the levels an agent reached; return whether there were any.
 
-        A claimed one is repeated to nobody.
+        A claimed one is not delivered again.
         """
 
     def send(

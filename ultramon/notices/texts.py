@@ -1,7 +1,7 @@
 """What a notice says: fixed sentences around typed facts. It gives no orders.
 
-Facts may come from anybody, and a notice ends up in an agent's context. So a text is made of the
-words below, numbers, times and checked names only. Standard library only: hooks render notices too.
+Facts may come from any program, and a notice ends up in an agent's context. So a text is made of
+the words below, numbers, times and checked names only. Standard library only: hooks render notices.
 """
 
 from __future__ import annotations
@@ -58,6 +58,7 @@ _COUNTED = ("completed", "interrupted", "remaining")
 
 def describe(record: StateRecord) -> str:
     """Return an agent's name for others: its id, and its label where that is one word."""
+    # A label of several words may be a person's prompt, which no other agent is to read.
     own = record.agent_id
     return f"{record.label} ({own})" if is_agent_id(record.label) else own
 
@@ -80,7 +81,7 @@ def render(
         name: What the recipient calls the agent that the notice is about.
         now: Epoch seconds; an older reading shows its date.
         levels: The names of levels that may be shown. Users choose those of their own ladders.
-        is_running: Whether to say that the agent goes on after its window ended.
+        is_running: Whether to say that the agent is still running after its window ended.
 
     Returns:
         One line of at most 400 characters for names of 128; None for facts of no notice.
@@ -205,8 +206,8 @@ def life_facts(record: StateRecord | None, event: dict[str, Any]) -> dict[str, A
         event: One of the types in `LIFE`.
 
     Returns:
-        None for a recovery from silence that did not yet count as a loss: nobody was notified of
-        that.
+        None for a recovery from silence that did not yet count as a loss: no recipient was
+        notified of that.
     """
     kind = LIFE[event["type"]]
     if kind == RECOVERED and event.get("previous") != LOST:
@@ -264,9 +265,9 @@ def _count(facts: dict[str, Any], name: str) -> int | None:
 def delivery_of(facts: dict[str, Any]) -> str:
     """Return the mode in which a notice is delivered.
 
-    `urgent` only for what an agent has to act on while it goes on working. An end that nobody
-    planned waits for the present reply: it cannot become worse meanwhile, and an orchestrator that
-    is idle waits for it.
+    `urgent` only for what an agent has to act on while it is working. An unplanned end waits for
+    the present reply: it cannot become worse meanwhile, and an orchestrator that is idle waits for
+    it.
     """
     if facts.get("action") == FORCE_RETURN:
         return "urgent"

@@ -91,6 +91,7 @@ class _Scale:
     """Places of times, in percent of the width."""
 
     def __init__(self, begin: float, end: float) -> None:
+        # Never without length: a single reading has a place too.
         self.begin, self.end = begin, max(end, begin + 1.0)
 
     def at(self, moment: float) -> str:
@@ -138,6 +139,7 @@ def _axis(scale: _Scale, top: float, height: float) -> Iterator[Element]:
         x = scale.at(moment)
         yield element("line", class_="grid-line", x1=x, x2=x, y1=0, y2=top)
         share = float(x[:-1])
+        # A label that is centred at an edge would be cut off.
         anchor = "start" if share < 6 else "end" if share > 94 else "middle"
         yield element("text", words, class_="label", x=x, y=top + height - 6, text_anchor=anchor)
 
@@ -176,6 +178,7 @@ def token_chart(
         bottom = f"{corners[-1][0]:.1f},{_CHART_HEIGHT} {corners[0][0]:.1f},{_CHART_HEIGHT}"
         areas.append(element("polygon", class_="area", points=f"{path} {bottom}"))
         lines.append(element("polyline", class_="curve", points=path))
+    # The curve is a drawing of its own: only that is stretched, no text and no shape.
     drawn: list[Element] = [
         *_axis(scale, _CHART_HEIGHT, _AXIS_HEIGHT),
         element(
@@ -191,6 +194,7 @@ def token_chart(
         y = height(rung.tokens)
         kind = "limit" if rung.name == "limit" else "rung"
         drawn.append(element("line", class_=kind, x1="0", x2="100%", y1=y, y2=y))
+        # Where rungs lie close together, their names stand below each other.
         label_y = max(y + 4, free_below)
         free_below = label_y + _LABEL_HEIGHT
         label = f"{rung.name} {rung.tokens:,.0f}"
@@ -232,6 +236,7 @@ def plan_chart(lanes: Sequence[Lane], words: str, *, begin: float, end: float) -
         name = element("a", lane.name, href=lane.link) if lane.link else lane.name
         drawn: list[Element] = []
         for span in lane.spans:
+            # At least 0.4 % wide: some seconds of a long job would not be seen.
             x, end_x = (float(scale.at(moment)[:-1]) for moment in (span.begin, span.end))
             drawn.append(
                 element(
@@ -246,10 +251,10 @@ def plan_chart(lanes: Sequence[Lane], words: str, *, begin: float, end: float) -
                 )
             )
         drawn += [_placed(mark, scale, _LANE_HEIGHT / 2) for mark in lane.marks]
-        told = [span.words for span in lane.spans] + [mark.words for mark in lane.marks]
+        spoken = [span.words for span in lane.spans] + [mark.words for mark in lane.marks]
         picture = element(
             "svg", *drawn, class_="lane", width="100%", height=_LANE_HEIGHT,
-            role="img", aria_label="; ".join(told),
+            role="img", aria_label="; ".join(spoken),
         )  # fmt: skip
         rows.append(
             element(

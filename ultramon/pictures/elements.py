@@ -17,10 +17,11 @@ def element(tag: str, *children: Element | str | None, **attributes: object) -> 
     """Return an element.
 
     Args:
-        tag: Its name, never a text of somebody else; neither are the names of attributes.
+        tag: Its name, never a foreign text; neither are the names of attributes.
         children: Elements and texts in their order; None is left out.
         attributes: ``class_`` is ``class``, other underscores are hyphens; None is left out.
     """
+    # Sanitized: XML has no form for control characters.
     made = Element(tag)
     for name, value in attributes.items():
         if value is not None:

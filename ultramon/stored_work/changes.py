@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 _LOCK_SECONDS = 5.0
 """Hooks hold the lock for some milliseconds; a caller can wait for several of them."""
 _PROGRAMS = {"sdk": "program", "posted": "posted"}
-"""By host, why nobody else may change the state."""
+"""By host, why no other process may change the state."""
 
 
 @contextmanager
@@ -39,7 +39,7 @@ def change_state(backend: Backend, agent_id: str, now: float) -> Iterator[StateR
     from ultramon.backends.local.backend import LocalBackend
     from ultramon.state.record import refuse_newer
 
-    # A lock would leave files of an agent that nobody knows.
+    # Before the lock, which would leave files behind for an agent without a state.
     known = backend.load(agent_id).record
     if not isinstance(backend, LocalBackend):
         host = "sdk" if known is None else known.host

@@ -23,7 +23,7 @@ def leave_handoff(
     resume_command: Callable[[StateRecord], str | None] = lambda _: None,
     **texts: Unpack[HandoffTexts],
 ) -> tuple[HandoffRecord, StateRecord]:
-    """Store a handoff record and announce it; the agent goes on until it stops by itself.
+    """Store a handoff record and announce it; the agent continues until it stops by itself.
 
     The plan says what is done, may be half done and is left.
 
