@@ -155,7 +155,7 @@ class AgentAlreadyRunningError(UltramonError, RuntimeError):
     Attributes:
         agent_id: The agent.
         pid: Its process.
-        hostname: The host of that process.
+        hostname: The name of its machine.
         run: Its run; an id belongs to one agent in all runs.
     """
 
@@ -195,7 +195,7 @@ class HandoffTakenError(UltramonError, RuntimeError):
 
     Attributes:
         agent_id: The agent that handed off.
-        successor_id: The agent that won; None = nobody yet, the handoff is offered again.
+        successor_id: The agent that won; None = no agent yet, the handoff is offered again.
     """
 
     def __init__(self, agent_id: str, successor_id: str | None) -> None:

@@ -209,7 +209,7 @@ class HandoffRecord(Model):
             self.agent_id,
             check_agent_id(successor_id),
             now=clock.now(),
-            claimant=name_holder(),
+            claimant=name_holder(),  # a fleet can prove its end, and offers the handoff again
         )
         if holder != successor_id:
             raise HandoffTakenError(self.agent_id, holder)
@@ -231,6 +231,7 @@ class HandoffRecord(Model):
             text = text.encode("utf-8", "replace").decode()
             if estimate_tokens(text) <= max_tokens:
                 return text
+        # Even the barest form is too long.
         while text and (tokens := estimate_tokens(text)) > max_tokens:
             text = text[: min(len(text) - 1, len(text) * max(max_tokens, 0) // tokens)]
         return text
@@ -295,6 +296,7 @@ def bounded_text(text: str | None) -> str | None:
     if text is None:
         return None
     kept = text[:MAX_NOTES_CHARS]
+    # In proportion, and again until it fits: characters take 1 to 12 bytes.
     while (size := len(dumps(kept))) > MAX_NOTES_BYTES:
         kept = kept[: len(kept) * MAX_NOTES_BYTES // size]
     if len(kept) == len(text):
@@ -347,7 +349,7 @@ def end_of_replaced(record: StateRecord, run: str, now: float) -> list[dict[str,
 
 
 class HandedOffError(UltramonError, RuntimeError):
-    """An adapter ended the run of an agent, as ``on_return`` asks; a successor can go on.
+    """An adapter ended the run of an agent, as ``on_return`` asks; a successor can continue.
 
     Attributes:
         agent_id: The agent.

@@ -60,7 +60,7 @@ def register(
     """Subscribe a recipient to the notices about an agent: full window, compaction, handoff, end.
 
     Without a registration the only notice is that of a compaction, to the parent. Registering again
-    re-arms every rung, and cancels the notices that nobody has received yet.
+    re-arms every rung, and cancels the notices that are not received yet.
 
     Args:
         agent_id: The agent that the notices are about.
@@ -110,7 +110,7 @@ def register(
 def unregister(
     agent_id: str, requester: str | None, *, backend: Backend | str | None = None
 ) -> Cancelled | None:
-    """End the registration of an agent, and cancel the notices that nobody has received yet.
+    """End the registration of an agent, and cancel the notices that are not received yet.
 
     Args:
         agent_id: The agent.
@@ -178,8 +178,8 @@ def cancel_notices(
 
     Args:
         agent_id: The agent that was cleared.
-        requester: Who cleared it, and is not notified: the agent or its direct parent; None = a
-            person, who may do everything.
+        requester: The agent that cleared it, which is not notified: this one or its direct parent;
+            None = a person, who may do everything.
         backend: A backend or its URL; None = see `open_backend`.
         clock: For tests; None = the system's.
 
@@ -331,14 +331,14 @@ class Inbox:
                 if is_late and not self.extend(notice):
                     continue
                 signals.emit(signals.notice_queued, self.agent_id, notice)
-                error = self._hand_over(notice)
+                error = self._call_handlers(notice)
                 if error is not None:
                     self.reject(notice, error)
                 elif self.acknowledge(notice):
                     taken.append(notice)
         return taken
 
-    def _hand_over(self, notice: Notice) -> str | None:
+    def _call_handlers(self, notice: Notice) -> str | None:
         """Call the handlers; return why one failed, None when none did."""
         for handler in self._handlers:
             try:
@@ -352,6 +352,7 @@ class Inbox:
         """Poll until `stop`, at once where the store signals a message; retries when it refuses."""
         with listening(self._queue, self.agent_id, self._woken.set):
             while not self._is_stopping:
+                # Before the poll: a message that comes during it ends the wait behind it.
                 self._woken.clear()
                 try:
                     self.poll()

@@ -50,7 +50,7 @@ context_epoch_started = _define(
 checkpoint_stored = _define(
     "checkpoint",
     "checkpoint_stored",
-    "An agent stored its work and goes on. event: CheckpointEvent",
+    "An agent stored its work and continues. event: CheckpointEvent",
 )
 agent_started = _define("started", "agent_started", "An agent became active. event: AgentEvent")
 agent_stopped = _define("stopped", "agent_stopped", "An agent ended. event: AgentEvent")
@@ -69,6 +69,7 @@ notice_queued = _define(
 )
 
 _connected: list[tuple[Callable[..., Any], Signal, Callable[..., Any]]] = []
+# A loop itself keeps only weak references to its tasks.
 _running: set[asyncio.Task[Any]] = set()
 
 
@@ -94,6 +95,7 @@ def on(name: str, agent_id: str | None = None) -> Callable[[Handler], Handler]:
         def receive(_sender: str, event: object) -> Any:
             return handler(event)
 
+        # The names are for the log of a handler that raises.
         receive.__qualname__ = getattr(handler, "__qualname__", repr(handler))
         receive.__module__ = getattr(handler, "__module__", __name__)
         signal.connect(receive, sender=ANY if agent_id is None else agent_id, weak=False)

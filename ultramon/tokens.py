@@ -189,6 +189,7 @@ def _is_of(credential: Credential, record: StateRecord) -> bool:
 
 def _renewed(credential: Credential, backend: Backend, now: float) -> bool:
     """Renew a token in the second half of its life; False when it was revoked meanwhile."""
+    # A renewal on every request would be a write per request.
     if credential.expires_at - now > TOKEN_SECONDS / 2:
         return True
     try:
@@ -199,7 +200,7 @@ def _renewed(credential: Credential, backend: Backend, now: float) -> bool:
             credential.agent_id,
             error,
         )
-        return True
+        return True  # it has not expired yet
 
 
 def revoke_tokens(
@@ -271,6 +272,7 @@ def server_secret(state_directory: str, name: str) -> str:
     secret = _read_secret(path, _SECRET_ADVICE)
     if secret is not None:
         return secret
+    # Of two processes that both find none, one creates it and the other reads that.
     lock = f"{path}.lock"
     with Lock(lock, open_private, _LOCK_TIMEOUT_SECONDS):
         secret = _read_secret(path, _SECRET_ADVICE)

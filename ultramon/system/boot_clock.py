@@ -1,4 +1,4 @@
-"""How far the wall clock is ahead of the clock of this boot, which nobody sets."""
+"""How far the wall clock is ahead of the clock of this boot, which is never set."""
 
 from __future__ import annotations
 

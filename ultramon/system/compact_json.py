@@ -47,6 +47,7 @@ try:
     _encode = make_encoder(
         None, _not_serializable, encode_basestring_ascii, None, ":", ",", False, False, False
     )
+    # They are private to CPython: their results are checked before they are used.
     if _scan('{"a":[1.5]}', 0) != ({"a": [1.5]}, 11) or "".join(_encode([1.5, "é"], 0)) != (
         '[1.5,"\\u00e9"]'
     ):

@@ -9,6 +9,7 @@ def short_tokens(count: int | None) -> str:
         return "?"
     if count < 1_000:
         return str(count)
+    # Each form ends where rounding would give it one digit more.
     if count < 9_950:
         return f"{count / 1_000:.1f}k"
     if count < 999_500:

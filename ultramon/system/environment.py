@@ -70,6 +70,7 @@ def state_directory() -> str:
     chosen = os.environ.get("ULTRAMON_STATE_DIR")
     if chosen:
         return os.path.abspath(os.path.expanduser(chosen))
+    # Imported here: a process that was given a directory does not need to load it.
     from platformdirs import user_state_dir
 
     try:

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 
 MAX_FILE_BYTES = 1 << 20
 _NOFOLLOW = getattr(os, "O_NOFOLLOW", 0)
+# The open of a pipe in the place of a file would wait for its other end.
 _NONBLOCK = getattr(os, "O_NONBLOCK", 0)
 _CLOEXEC = getattr(os, "O_CLOEXEC", 0)
 _TO_READ = os.O_RDONLY | _NOFOLLOW | _NONBLOCK | _CLOEXEC
@@ -88,7 +89,7 @@ def _check_regular(found: os.stat_result, path: str) -> None:
 
 
 def read_start(path: str, max_bytes: int) -> bytes:
-    """Return the beginning of a file that is somebody else's; links are followed.
+    """Return the beginning of a file of another program; links are followed.
 
     Never waits: of a pipe without a writer it is empty.
 
@@ -146,6 +147,7 @@ def _read_bounded(
         check(found, path)
         if found.st_size > max_bytes:
             raise StateCorruptError(path, f"has {found.st_size:,} bytes, at most {max_bytes:,}")
+        # One byte more than there should be shows that it grew.
         data = os.read(fd, found.st_size + 1)
         while len(data) < found.st_size and (chunk := os.read(fd, found.st_size + 1 - len(data))):
             data += chunk
@@ -290,6 +292,7 @@ def replace_file(path: str, data: bytes, *, shared: bool = False) -> None:
     Raises:
         StateWriteError: The file system refused; the old file is intact.
     """
+    # Each writer has a name of its own: two would overwrite each other's file.
     temporary = f"{path}.{random_hex(6)}.tmp"
     with NewFile(temporary, path, data, shared=shared) as temporary:
         os.replace(temporary, path)

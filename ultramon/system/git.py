@@ -51,6 +51,7 @@ def run_git(
         None when there is no git, or it took too long.
     """
     given = {name: value for name, value in os.environ.items() if name not in OTHER_REPOSITORY}
+    # No lock that the user's own git may need, and no question for a password.
     given |= {"GIT_OPTIONAL_LOCKS": "0", "GIT_TERMINAL_PROMPT": "0", "LC_ALL": "C"}
     try:
         process = subprocess.Popen(
@@ -59,7 +60,7 @@ def run_git(
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             env=given | dict(environ or {}),
-            start_new_session=True,
+            start_new_session=True,  # a group of its own, which can be killed as one
         )
     except OSError:
         return None

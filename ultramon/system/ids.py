@@ -42,6 +42,7 @@ def check_agent_id(agent_id: object, name: str = "agent id") -> str:
         raise InvalidAgentIdError(agent_id, "it has characters that are not allowed", name)
     if agent_id[-1] == ".":
         raise InvalidAgentIdError(agent_id, "it ends with a dot", name)
+    # On Windows "con.json" is the console too, whatever follows the dot.
     if agent_id.split(".", 1)[0].lower() in _DEVICES:
         raise InvalidAgentIdError(agent_id, "it names a device on Windows", name)
     return agent_id

@@ -31,6 +31,7 @@ else:
         fcntl.flock(fd, fcntl.LOCK_UN)
 
 
+# flock has no timeout: it is tried this often instead.
 _RETRY_SECONDS = 0.001
 
 
@@ -67,7 +68,7 @@ class Lock:
                 raise refused(self._path, "cannot be locked", error) from error
             try:
                 self._wait()
-                # A file deleted between open and lock would be a lock that nobody else sees.
+                # A file deleted between open and lock would be a lock that no other process sees.
                 if _is_same_file(self._fd, self._path):
                     return
             except BaseException:

@@ -1,4 +1,4 @@
-"""Identities of hosts and processes, and whether a process still runs."""
+"""Identities of machines and processes, and whether a process still runs."""
 
 from __future__ import annotations
 
@@ -82,6 +82,7 @@ def process_started_at(pid: int) -> str | None:
     """
     stat = _read_proc(f"{pid}/stat")
     if stat is not None:
+        # The name of the program, in parentheses, may hold blanks and parentheses itself.
         fields = stat[stat.rfind(")") + 2 :].split()
         return None if len(fields) < 20 or fields[0] in "ZX" else fields[19]
     if os.path.exists(os.path.join(_PROC, "self/stat")):
@@ -92,7 +93,7 @@ def process_started_at(pid: int) -> str | None:
     except ProcessLookupError:
         return None
     except OSError:
-        pass
+        pass  # e.g. PermissionError: it exists, and is another user's
     return _UNKNOWN
 
 
@@ -115,7 +116,7 @@ def sees_processes() -> bool:
 
 
 def boot_seconds() -> float:
-    """Return how long the machine has been up: a clock that nobody sets."""
+    """Return how long the machine has been up: a clock that is never set."""
     if hasattr(time, "CLOCK_BOOTTIME"):
         return time.clock_gettime(time.CLOCK_BOOTTIME)
     return time.monotonic()

@@ -238,6 +238,7 @@ class Setting:
         value, source = self.default, None
         if isinstance(value, dict):
             value = dict(value)
+        # The strongest layer decides; of a table of keys each one fills what it names.
         for layer, source in layers if self.keys else layers[-1:]:
             checked = self.kind.check(self.name, layer, source)
             value = {**value, **checked} if self.keys else checked
@@ -353,6 +354,7 @@ class Settings:
                 self._check_together()
                 self._check_tightened()
             except ConfigurationError:
+                # All or nothing: a part of them could warn later than the user's own.
                 refused += taken
                 vars(self).clear()
                 vars(self).update(vars(own))
@@ -427,6 +429,7 @@ class Settings:
         It may belong to another program, so that nothing is refused.
         """
         prefix = TABLES[cls._table]
+        # A longer prefix is that of another table.
         others = tuple(other for other in TABLES.values() if len(other) > len(prefix))
         for variable in {*os.environ}.difference(cls._variables, _seen_variables):
             if not variable.startswith(prefix) or variable.startswith(others):
