@@ -1,4 +1,4 @@
-"""Finds sessions that reported and went blind: they reply, and no hook says so any more.
+"""Finds sessions that have become blind: they reply, and no hook reports it any more.
 
 Never on a hook's path. Hooks can be taken out, or switched off, under a session that runs; its last
 reading then looks like the present one for ever.
@@ -28,7 +28,7 @@ _MOST_KNOWN = 10_000
 
 
 class BlindSessions:
-    """Marks the agents of one store that went blind, at the price of one `stat` a row.
+    """Marks the agents of one store that are blind, at the price of one `stat` a row.
 
     A transcript is read only where it was written to long after the last hook, and again when it
     or the state has changed.
@@ -39,7 +39,7 @@ class BlindSessions:
         self._known: dict[str, tuple[object, float | None]] = {}
 
     def mark(self, one: ObservedAgent, now: float) -> ObservedAgent:
-        """Return an agent with the verdict ``stale`` where it went blind, else as it is.
+        """Return an agent with the verdict ``stale`` where it is blind, else as it is.
 
         Args:
             one: The agent.
@@ -64,6 +64,7 @@ class BlindSessions:
             found = os.stat(path, follow_symlinks=False)
         except (OSError, ValueError):
             return None
+        # Reading every transcript would cost a list a millisecond a row.
         if found.st_mtime - record.last_heartbeat <= BLIND_AFTER_SECONDS:
             return None
         mark = (found.st_ino, found.st_mtime_ns, found.st_size, record.last_heartbeat)

@@ -59,7 +59,7 @@ def run(
         event = host.dialect.read_event(payload, environ, tail)
         name, agent_id = event.name, event.session_id
         if event.session_id != environ.get(RELAY_SESSION, event.session_id):
-            return 0  # the agent itself has begun it
+            return 0  # a session that the agent itself has begun: it inherits the relay's variables
         now = time.time()
         store = HookStore(host, directory, choices_path, environ, event=name, now=now)
         store.began_at = started_at_boot_seconds(process_started_at(os.getpid()))
@@ -78,6 +78,7 @@ def run(
         if answer:
             os.write(1, answer)
         call.acknowledge()
+        # After the answer: the host need not wait for the start of a process.
         if unanswered is not None and unanswered.may_start:
             from ultramon.hosts.resident.starter import start
 
@@ -89,7 +90,7 @@ def run(
 
             problem = f"{type(error).__name__}: {error}"
             record(directory, host_of(choices_path), name, agent_id, problem, now=time.time())
-        except BaseException:  # noqa: BLE001 - there is nowhere left to say it
+        except BaseException:  # noqa: BLE001 - there is nowhere left to report it
             return 0
     return 0
 

@@ -99,7 +99,7 @@ def looks_like_transcript(head: bytes) -> bool:
     if not rest:
         # The first line holds the instructions and may be longer than the head.
         return b'"session_meta"' in first[:256] and b'"payload"' in first[:256]
-    # The first line may be lost. Other hosts' files need not be taken apart.
+    # The first line may be lost. Other hosts' files need not be decoded.
     return b'"payload"' in head and has_line(head, _is_own)
 
 

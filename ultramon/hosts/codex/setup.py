@@ -29,7 +29,7 @@ EVENTS = (
     "Stop",
     "SessionEnd",
 )
-"""What ultramon needs to hear of. The host waits for each, so PreToolUse, which says nothing that
+"""The events that ultramon needs. The host waits for each, so PreToolUse, which says nothing that
 PostToolUse does not say, is left out."""
 SECONDS = 10
 TIMEOUTS = {"SessionEnd": 3}

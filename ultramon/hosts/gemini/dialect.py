@@ -22,10 +22,12 @@ if TYPE_CHECKING:
     from ultramon.hosts.gemini.subagent_files import SubagentFile
     from ultramon.hosts.port import HookEvent
 
+# No PreCompress: the host calls it before each request, and the session file shows a compression.
 _KINDS = {
     "SessionStart": port.SESSION_STARTED,
     "BeforeAgent": port.PROMPT,
     "AfterTool": port.TOOL_ENDED,
+    # Hooked with --enforce only: it costs a process and the whole conversation for each request.
     "BeforeModel": port.TOOLS_ENDED,
     "Notification": port.WAITING,
     "AfterAgent": port.WAITING,
@@ -38,6 +40,7 @@ _ASKS_TOOL = "ToolPermission"
 class GeminiDialect(Dialect):
     """Gemini CLI, learnt from version 0.61.0."""
 
+    # The host cuts between prompts: a session of one prompt ran past its threshold unharmed.
     prompts_before_compaction = 2
 
     def read_event(
@@ -80,7 +83,7 @@ class GeminiDialect(Dialect):
         return environ.get("GEMINI_PROJECT_DIR") or None
 
     def environment_variables(self) -> tuple[str, ...]:
-        """Return the variables that a hook asks for."""
+        """Return the variables that a hook reads."""
         from ultramon.hosts.gemini.configuration import HOME_VARIABLE, TEMPORARY_VARIABLE
 
         return HOME_VARIABLE, TEMPORARY_VARIABLE, "GEMINI_PROJECT_DIR"
@@ -139,7 +142,7 @@ def _read_tool(event: HookEvent, payload: dict[str, Any]) -> None:
 def _read_request(event: HookEvent) -> None:
     """Tell whose tools have all run; a request that follows no tools is no event.
 
-    While a session waits for its tools, a subagent of it is who asks the model.
+    While a session waits for its tools, it is a subagent of it that asks the model.
     """
     event.can_answer, event.can_end = False, True
     path = event.transcript_path

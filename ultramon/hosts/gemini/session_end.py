@@ -1,8 +1,8 @@
 """How a session of Gemini CLI ended of which no hook has reported the end.
 
-The session file of a request that failed looks like that of a host that was killed while it
+The session file of a request that failed looks like that of a process that was killed while it
 waited. The host writes a report of each failure, with the whole request, to the folder for
-temporary files; its last message tells whose it is.
+temporary files; its last message says whose it is.
 """
 
 from __future__ import annotations

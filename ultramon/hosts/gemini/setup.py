@@ -23,7 +23,7 @@ HOOK = HookScript("gemini", "hook.py", ("hook", GEMINI.name), f"{GEMINI.name}.ul
 EVENTS = (
     "SessionStart", "BeforeAgent", "AfterTool", "Notification", "AfterAgent", "SessionEnd",
 )  # fmt: skip
-"""What ultramon needs to hear of. The host waits for each hook; one for every piece of a reply
+"""The events that ultramon needs. The host waits for each hook; one for every piece of a reply
 would be called six times as often."""
 ENFORCING_EVENTS = ("BeforeModel",)
 """The one event by which the host ends a turn when all tools of a reply have run."""

@@ -41,7 +41,7 @@ class OurCommand(NamedTuple):
     program: str
     """The interpreter, or the `ultramon` program itself."""
     script: str | None
-    """Path of our script as spelled; None when the program is `ultramon`."""
+    """Path of ultramon's script as spelled; None when the program is `ultramon`."""
     choices_path: str | None
     """Path of the installed choices as spelled; None when none is given."""
     is_launcher: bool = False
@@ -146,7 +146,7 @@ def _words(hook: object) -> list[str] | None:
 
 
 def _own_words(words: list[str] | None) -> list[str] | None:
-    """Return the words of a simple command, without our tests, ``exec`` and assignments."""
+    """Return the words of a simple command, without ultramon's tests, ``exec``, assignments."""
     if not words or any("\n" in word for word in words):
         return None
     while words[:2] == ["[", "!"] and words[4:6] == ["]", "||"]:
@@ -167,7 +167,7 @@ def _is_interpreter(word: str, options: list[str]) -> bool:
 
 
 def _own_path(word: str, script: HookScript) -> str | None:
-    """Return the path of our script or its launcher if a word names one.
+    """Return the path of ultramon's script or its launcher if a word names one.
 
     A launcher is known as spelled or where a link leads; a script stays as spelled.
     """

@@ -1,7 +1,7 @@
 """A host's file with hooks in it: ultramon's entries among those of others, and replacing it.
 
 Several hosts have the shape of Claude Code: of each event an array of matchers with hooks. Only
-our own entries are ever touched; everything else keeps its bytes. Never on a hook's path.
+ultramon's own entries are ever touched; everything else keeps its bytes. Never on a hook's path.
 """
 
 from __future__ import annotations
@@ -246,7 +246,7 @@ class HookSettings:
         return superfluous
 
     def drop_hooks(self, kept: frozenset[str]) -> None:
-        """Take our hooks out, and what is empty without them.
+        """Take ultramon's hooks out, and what is empty without them.
 
         Args:
             kept: Names of events, and ``hooks`` itself, that stay even when empty.

@@ -103,7 +103,7 @@ class Installation(PlannedChange):
             record["backup"] = backup_path(installed, settings)
 
     def choose_resident(self, request: SetupRequest) -> None:
-        """Work out whether a resident answers: unless a person or the system says no.
+        """Decide whether a resident answers: unless a person or the system says no.
 
         Raises:
             ConfigurationError: One was asked for, and the system cannot have any.

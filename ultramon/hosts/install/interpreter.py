@@ -13,6 +13,7 @@ from ultramon.hosts.install.hook_commands import OurCommand, package_directory
 from ultramon.system.findings import Finding
 
 _PROJECT_MARKS = (".git", ".hg", "pyproject.toml", "setup.py", "package.json", ".claude")
+# An environment that pipx or `uv tool` made belongs to no project, and lasts.
 _TOOL_MARKS = ("pipx_metadata.json", "uv-receipt.toml")
 _CACHES = frozenset((".cache", "Caches"))
 _START_SECONDS = 30
@@ -111,6 +112,7 @@ def problem_of(interpreter: str, package: str | None = None) -> str | None:
         None when it can.
     """
     code = f"import sys; sys.path.insert(0, sys.argv[1]); import {_MODULES}"
+    # As the hook runs: no `.pth` file, user site or environment may make the answer another one.
     arguments = [interpreter, "-I", "-S", "-c", code, package or package_directory()]
     try:
         done = subprocess.run(

@@ -97,7 +97,7 @@ class QwenCodeDialect(Dialect):
         return not _runs_one_prompt(environ)
 
     def environment_variables(self) -> tuple[str, ...]:
-        """Return the variables that a hook asks for."""
+        """Return the variables that a hook reads."""
         return (
             configuration.HOME_VARIABLE,
             configuration.RUNTIME_VARIABLE,
@@ -163,6 +163,7 @@ def _runs_one_prompt(environ: Mapping[str, str]) -> bool:
     """Tell whether the host was started with a prompt to answer, and with no more to come."""
     from ultramon.system.processes import command_words
 
+    # No event says how the host was started; its command line does.
     words = command_words(calling_process(environ))
     is_fed = any(word.startswith(_FED) for word in words)
     return not is_fed and any(word.partition("=")[0] in _PROMPT_WORDS for word in words)

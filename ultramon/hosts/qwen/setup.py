@@ -34,7 +34,7 @@ EVENTS = (
     "StopFailure",
     "Notification",
 )
-"""What ultramon needs to hear of. The host waits for nearly each, so those that say nothing which
+"""The events that ultramon needs. The host waits for nearly each, so those that say nothing which
 these do not say, such as PreToolUse and PostToolBatch, are left out; so is PermissionRequest, which
 comes also where no person is asked: for a subagent in the background, which is refused."""
 MILLISECONDS = 10_000

@@ -1,8 +1,8 @@
 """Answers hook calls within the resident: by the code that every hook process runs.
 
 Far from a rung the host is answered after a look at the transcript, and everything else is done
-afterwards; near one, or with a message for the agent, it waits as it does for a process of its own.
-So the agent reads the same, at the same calls.
+afterwards; near one, or with a reminder for the agent, it waits as for a process of its own. So the
+agent reads the same, at the same calls.
 
 Standard library only.
 """

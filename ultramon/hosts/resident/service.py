@@ -225,7 +225,7 @@ class Resident:
             return
         host_name, _, name = request.program.partition(" ")
         if host_name not in self._hosts.names:
-            exchange.take()  # to load one takes time
+            exchange.take()  # loading takes longer than a forwarder waits for the first word
         served = self._hosts.find(host_name)
         if served is None or name not in served.programs or not self._is_meant(request):
             self._refused_count += 1
@@ -265,7 +265,7 @@ class Resident:
 
 
 def _make_folder(folder: str, environ: Mapping[str, str]) -> None:
-    """Make the folder of sockets where it is ours; that of the system is there or is not."""
+    """Make the folder of sockets where it is ultramon's; that of the system is not made here."""
     if folder != (environ.get("XDG_RUNTIME_DIR") or "").rstrip("/"):
         make_private_directory(folder)
 

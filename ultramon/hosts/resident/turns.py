@@ -49,7 +49,7 @@ class Knowledge:
         self._choices_mark = choices_mark
 
     def has_time(self, store: HookStore, choices_mark: Mark, event: HookEvent) -> bool:
-        """Return whether no message can be due to the agent at this call.
+        """Return whether no reminder can be due to the agent at this call.
 
         Args:
             store: Of this call.
@@ -72,7 +72,7 @@ class Knowledge:
         )
 
     def _is_near(self, host: Host, event: HookEvent) -> bool:
-        """Return whether the transcript says already what may be a message to the agent.
+        """Return whether the transcript says already what may be a reminder to the agent.
 
         The next rung may be reached, or the conversation was compacted, or has another window.
         """

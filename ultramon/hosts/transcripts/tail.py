@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 BLOCK_BYTES = 64 * 1024
 MAX_LINES = 10_000
-"""No more lines than this are taken apart that may hold a fact."""
+"""No more lines than this are decoded that may hold a fact."""
 MAX_TAIL_BYTES = 64 * 1024 * 1024
 """No further back than this: one document is written down twice, as base64, of up to 32 MB."""
 
@@ -92,7 +92,7 @@ def lines_from_end(
         if may_matter(line):
             yield line, line_end
         line_end = start + len(first)
-        if may_matter(lines):  # most blocks hold nothing, and need not be taken apart
+        if may_matter(lines):  # most blocks hold nothing, and need not be split
             end = line_end + 1 + len(lines)
             for line in reversed(lines.split(b"\n")):
                 if may_matter(line):

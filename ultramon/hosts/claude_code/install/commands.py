@@ -32,7 +32,7 @@ EVENTS = (
     "Notification",
     "PermissionRequest",
 )
-"""What ultramon needs to hear of, in the order in which an installation writes it."""
+"""The events that ultramon needs, in the order in which an installation writes it."""
 NOT_WAITED_FOR = "PreToolUse"
 """The event whose command says nothing to the agent: the host need not wait for it."""
 _SECONDS = 10

@@ -1,6 +1,6 @@
 """The host's settings files: which there are, ultramon's entries in them, and replacing them.
 
-Only our own entries are ever touched; everything else keeps its bytes.
+Only ultramon's own entries are ever touched; everything else keeps its bytes.
 """
 
 from __future__ import annotations
