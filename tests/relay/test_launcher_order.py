@@ -4,7 +4,7 @@ import pytest
 
 from ultramon.errors import ConfigurationError
 from ultramon.relay.choices import RelayChoices
-from ultramon.relay.clients import Clients
+from ultramon.relay.launcher_order import Launchers
 from ultramon.relay.launchers.command import CommandLauncher
 from ultramon.testing import FakeClock
 
@@ -40,7 +40,7 @@ def test_the_first_client_that_is_free_takes_the_next_context():
     """Where none is, the one whose limit ends first."""
     clock = FakeClock()
     names = ("a", "b", "c")
-    clients = Clients({name: CommandLauncher("run", [name]) for name in names}, clock)
+    clients = Launchers({name: CommandLauncher("run", [name]) for name in names}, clock)
     assert (clients.next_name(), clients.free_beside("a")) == ("a", "b")
     clients.limit("a", clock.now() + 30)
     assert (clients.next_name(), clients.free_beside("a"), clients.free_beside("b")) == (
@@ -55,5 +55,5 @@ def test_the_first_client_that_is_free_takes_the_next_context():
 
 def test_an_agent_without_a_name_is_the_preferred_one():
     """As in the records of a run from before there was a choice."""
-    clients = Clients({"a": CommandLauncher("run", ["a"])}, FakeClock())
+    clients = Launchers({"a": CommandLauncher("run", ["a"])}, FakeClock())
     assert clients.of("") is clients.of("a")

@@ -18,7 +18,7 @@ from ultramon.backends.local.backend import LocalBackend
 from ultramon.cli.commands.relay import command
 from ultramon.fleet.supervise.jobs import Job
 from ultramon.relay.choices import RelayChoices
-from ultramon.relay.clients import Clients
+from ultramon.relay.launcher_order import Launchers
 from ultramon.relay.launchers.command import CommandLauncher
 from ultramon.relay.runs.briefing import Briefing
 from ultramon.relay.runs.run import Run
@@ -182,7 +182,7 @@ def test_a_prompt_says_which_checks_failed_in_an_earlier_call(project):
     backend = LocalBackend(str(project.state))
     workspace = open_workspace("job", cwd=str(project.path), state_directory=str(project.state))
     choices = RelayChoices("Do it all.", str(project.path), items=("a", "b"), agent="command")
-    clients = Clients({"command": CommandLauncher("job", ("true",))}, SYSTEM_CLOCK)
+    clients = Launchers({"command": CommandLauncher("job", ("true",))}, SYSTEM_CLOCK)
     run = Run("job", choices, clients, workspace, backend, print)
     prompt = Briefing(run).write(Job("job.2", ("a", "b"), None, {}), 2)
     backend.close()
@@ -198,7 +198,7 @@ def test_an_interrupt_asks_for_a_hand_over(project):
     code, result, told = finish(relay)
     assert (code, result["stop"]["kind"]) == (130, "interrupted"), told
     assert counts(result) == {"assigned": 3, "verified": 1, "left": 2}
-    assert "go on: ultramon relay --resume job" in told
+    assert "continue: ultramon relay --resume job" in told
     code, result, _ = finish(project.resume(mode="obey"))
     assert (code, counts(result)) == (0, {"assigned": 3, "verified": 3})
     assert project.lines() == ["a", "b", "c"]
@@ -321,7 +321,7 @@ def test_one_relay_at_a_time_works_on_a_run(project, gate):
     until(lambda: project.lines("begun") == ["a"], "the first item")
     code, result, told = finish(project.resume())
     assert (code, result) == (1, None)
-    assert f"is in the hands of process {relay.pid}, since " in told
+    assert f"is held by process {relay.pid}, since " in told
     gate.write_text("")
     assert finish(relay)[0] == 0
 

@@ -44,14 +44,14 @@ def test_the_first_prompt_holds_the_goal_the_rules_and_the_arrangement():
     assert "## Items of this context (2)\n- a.py\n- b.py\n" in text
     assert "`ultramon task done ITEM`" in text
     assert tokens == estimate_tokens(text)
-    assert "task list of this client" in first_prompt(GOAL, ["a.py"]).text
+    assert "task list of this session" in first_prompt(GOAL, ["a.py"]).text
 
 
 def test_without_items_the_agents_own_task_list_is_the_state_of_the_work():
     """The goal is all that there is, and no rules are no heading."""
     text = first_prompt(RelayGoal("Find the leak.")).text
     assert headings(text) == ["# Goal", "## How this job runs"]
-    assert "Keep the steps of this work in the task list of this client" in text
+    assert "Keep the steps of this work in the task list of this session" in text
 
 
 def test_a_successor_learns_where_the_work_stands():
@@ -204,7 +204,7 @@ def test_the_hand_over_note_is_a_line_that_a_hook_can_say():
     """It fits where an installation keeps its sentence for agents that are asked to return."""
     note = hand_over_note()
     assert check_critical_note(note) == note
-    assert "ending the turn is how the job goes on" in note
+    assert "ending the turn is how the job continues" in note
 
 
 def test_what_is_open_in_the_task_list_before_goes_on():

@@ -1,4 +1,4 @@
-"""What a relay was asked to do, kept in the folder of its run so that it can go on with it."""
+"""What a relay was asked to do, kept in the folder of its run so that it can be continued."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from ultramon.context.ladder import FORCE_RETURN, PREPARE_HANDOFF
 from ultramon.errors import ConfigurationError
 from ultramon.relay.option_values import (
     CLAUDE,
-    CLIENTS,
     COMMAND,
     CRITICAL,
     DEFAULT_GRACE_MINUTES,
     DEFAULT_MAX_CONTEXTS,
     DEFAULT_VERIFY_MINUTES,
+    HOSTS,
     WARNING,
 )
 from ultramon.relay.prompts import RelayGoal
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 FILE = "relay.json"
 NEXT_ARGUMENTS = "--"
-"""Between the arguments of one client and those of the next one."""
+"""Between the arguments of one host and those of the next one."""
 LEVELS = {WARNING: PREPARE_HANDOFF, CRITICAL: FORCE_RETURN}
 """Where a context may be asked to hand over: the action of the rung, by its usual name."""
 
@@ -41,19 +41,19 @@ class RelayChoices:
         cwd: The user's directory.
         rules: What holds on the way.
         items: One line for each; None = the goal is the only one.
-        verify: The command that checks an item, with ``{item}`` for it; None = nobody checks.
+        verify: The command that checks an item, with ``{item}`` for it; None = no check.
         verify_seconds: After these the check has failed.
-        agent: ``command``, or one or more clients in the order in which they are preferred, with
+        agent: ``command``, or one or more hosts in the order in which they are preferred, with
             commas: ``claude``, ``codex``, ``gemini``, ``qwen``.
-        arguments: Of the client; or the command with its arguments. Those of several clients are
+        arguments: Of the host; or the command with its arguments. Those of several hosts are
             apart by `NEXT_ARGUMENTS`.
         hand_over_at: ``warning`` or ``critical``.
         in_place: Whether to work in the user's own tree.
         max_contexts: Most contexts of the run, over all calls.
-        max_usd: Most dollars of the run at list price, as the client reckons; None = any.
+        max_usd: Most dollars of the run at list price, as the host estimates; None = any.
         deadline_seconds: Of one call; None = none.
         grace_seconds: How long a context has to hand over when it must.
-        program: Name or path of the one client; None = its usual name.
+        program: Name or path of the one host; None = its usual name.
         compare: Whether the same job then runs in one session without a relay.
     """
 
@@ -92,8 +92,8 @@ class RelayChoices:
                 for more.
         """
         names = self.agent.split(",")
-        if len(set(names)) < len(names) or not (names == [COMMAND] or set(names) <= set(CLIENTS)):
-            allowed = f"{COMMAND}, or one or more of {', '.join(CLIENTS)}, each once, with commas"
+        if len(set(names)) < len(names) or not (names == [COMMAND] or set(names) <= set(HOSTS)):
+            allowed = f"{COMMAND}, or one or more of {', '.join(HOSTS)}, each once, with commas"
             raise ConfigurationError("agent", self.agent, allowed)
         if len(names) == 1:
             return {names[0]: self.arguments}

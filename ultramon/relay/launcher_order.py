@@ -1,4 +1,4 @@
-"""The clients of a run, in the user's order, and which of them takes the next context."""
+"""The launchers of a run, in the user's order, and which of them takes the next context."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ if TYPE_CHECKING:
     from ultramon.system.clock import Clock
 
 
-class Clients:
-    """One or more clients; a usage limit of one is no reason to wait while another is free.
+class Launchers:
+    """One or more launchers; a usage limit of one host is no reason to wait while another is free.
 
     Args:
         launchers: By the agent's name in the choices, in the order in which they are preferred.

@@ -1,4 +1,4 @@
-"""Begins a relay or goes on with one: its workspace, its client, what is said first."""
+"""Begins a relay or continues one: its workspace, its host, what is printed first."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from ultramon.backends.opening import open_backend
 from ultramon.errors import ConfigurationError
 from ultramon.relay.choices import LEVELS, RelayChoices, is_run
-from ultramon.relay.clients import Clients
+from ultramon.relay.launcher_order import Launchers
 from ultramon.relay.launchers.claude_code import ClaudeCodeLauncher
 from ultramon.relay.launchers.codex import CodexLauncher
 from ultramon.relay.launchers.command import CommandLauncher
@@ -30,19 +30,19 @@ from ultramon.system.wording import plural
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from ultramon.relay.launchers.hooked_client import HookedClientLauncher
-    from ultramon.relay.launchers.port import AgentLauncher, CheckedClient
+    from ultramon.relay.launchers.hooked_launcher import HookedLauncher
+    from ultramon.relay.launchers.port import AgentLauncher, CheckedProgram
     from ultramon.relay.workspace import RelayWorkspace
 
-_CLIENTS: dict[str, type[HookedClientLauncher]] = {
+_LAUNCHERS: dict[str, type[HookedLauncher]] = {
     CLAUDE: ClaudeCodeLauncher,
     CODEX: CodexLauncher,
     GEMINI: GeminiLauncher,
     QWEN: QwenLauncher,
 }
 _LIMITS = {
-    "trigger": " (the client's compaction trigger)",
-    "refusal": " (where the client refuses)",
+    "trigger": " (the host's compaction trigger)",
+    "refusal": " (where the host refuses)",
     "limit": " (your own limit)",
     "window": "",
 }
@@ -55,19 +55,19 @@ class OpenedRelay:
     Attributes:
         run: Its name.
         choices: What was asked for.
-        launchers: Of the clients, by the agent's name, in the order of the choices.
-        clients: The clients as they were found, likewise.
+        launchers: Of the hosts, by the agent's name, in the order of the choices.
+        programs: The programs as they were found, likewise.
         workspace: Where it works.
         state_directory: Where states are kept.
         notes: Sentences for the user.
-        is_single: Whether it has one context that nobody asks to hand over.
+        is_single: Whether it has one context that is not asked to hand over.
         recheck: Whether to check again what an earlier call has verified.
     """
 
     run: str
     choices: RelayChoices
     launchers: dict[str, AgentLauncher]
-    clients: dict[str, CheckedClient]
+    programs: dict[str, CheckedProgram]
     workspace: RelayWorkspace
     state_directory: str
     notes: list[str] = field(default_factory=list)
@@ -84,7 +84,7 @@ class OpenedRelay:
         run = Run(
             self.run,
             self.choices,
-            Clients(self.launchers, SYSTEM_CLOCK),
+            Launchers(self.launchers, SYSTEM_CLOCK),
             self.workspace,
             open_backend(self.state_directory),
             tell,
@@ -93,13 +93,13 @@ class OpenedRelay:
         return Relay(run, first_pause_seconds=first_pause_seconds, recheck=self.recheck)
 
     def head(self) -> Iterator[str]:
-        """Yield what a person reads first."""
-        for name, client in self.clients.items():
-            program = f"{name} {client.version or client.program}"
+        """Yield the lines that a person reads first."""
+        for name, found in self.programs.items():
+            program = f"{name} {found.version or found.program}"
             permissions = self.launchers[name].describe_permissions()
             yield f"{program} · {permissions}" if permissions else program
-            if client.warning:
-                yield client.warning
+            if found.warning:
+                yield found.warning
         yield self._describe_workspace()
         levels = {name: self._describe_level(one) for name, one in self.launchers.items()}
         shown = list(levels.values())
@@ -108,7 +108,7 @@ class OpenedRelay:
         yield " · ".join((*shown, self._describe_budget()))
         yield (
             f"follow: ultramon watch --run {self.run} · Ctrl-C hands over · "
-            f"go on: ultramon relay --resume {self.run}"
+            f"continue: ultramon relay --resume {self.run}"
         )
         yield from (*self.workspace.notes, *self.notes)
 
@@ -126,7 +126,7 @@ class OpenedRelay:
 
     def _describe_level(self, launcher: AgentLauncher) -> str:
         if self.is_single:
-            return "one session, which nobody asks to hand over"
+            return "one session, which is not asked to hand over"
         level = launcher.hand_over_level(self.workspace.path, os.environ)
         if level is None:
             return "hands over when the program decides it"
@@ -156,13 +156,13 @@ def open_relay(
     """Open a run.
 
     Args:
-        run: Its name; one that was begun goes on.
+        run: Its name; one that was begun is continued.
         choices: What is asked for.
         state_directory: Where states are kept.
-        is_single: Whether it has one context that nobody asks to hand over, for a comparison.
+        is_single: Whether it has one context that is not asked to hand over, for a comparison.
 
     Raises:
-        ConfigurationError: A choice is not allowed, or there is no such client.
+        ConfigurationError: A choice is not allowed, or there is no such host.
         InvalidAgentIdError: No run can have that name.
         WorkspaceError: The directory cannot be used so.
         StateError: The state directory cannot be used.
@@ -172,14 +172,14 @@ def open_relay(
     _ = choices.words  # before anything is made
     agents = choices.agents
     if choices.program is not None and len(agents) > 1:
-        allowed = "left out: several clients are found on PATH"
+        allowed = "left out: several hosts are found on PATH"
         raise ConfigurationError("program", choices.program, allowed)
     launchers: dict[str, AgentLauncher] = {}
     for name, arguments in agents.items():
         if name == COMMAND:
             launchers[name] = CommandLauncher(run, arguments)
             continue
-        launchers[name] = _CLIENTS[name](
+        launchers[name] = _LAUNCHERS[name](
             run,
             state_directory,
             program=choices.program,

@@ -1,7 +1,7 @@
 """What the options of a relay may be, and are where nothing is said; imports nothing."""
 
 CLAUDE, CODEX, GEMINI, QWEN, COMMAND = "claude", "codex", "gemini", "qwen", "command"
-CLIENTS = (CLAUDE, CODEX, GEMINI, QWEN)
+HOSTS = (CLAUDE, CODEX, GEMINI, QWEN)
 WARNING, CRITICAL = "warning", "critical"
 """The rungs at which a context may hand over, by their usual names."""
 DEFAULT_MAX_CONTEXTS = 20

@@ -205,6 +205,7 @@ def open_workspace(
     folder = run_directory(state_directory, run)
     make_private_directory(folder)
     for name in os.listdir(folder):
+        # Copies of the index, which a killed process has left.
         if name.startswith("index.") and name.endswith((".tmp", ".tmp.lock")):
             os.unlink(os.path.join(folder, name))
     repository = _find_repository(cwd)
@@ -315,17 +316,17 @@ def _check_name(run: str, cwd: str) -> None:
 def _check_same(
     record: _Record, run: str, cwd: str, repository: _Repository | None, *, in_place: bool
 ) -> None:
-    """Check that a run goes on where it began."""
+    """Check that a run continues where it began."""
     if in_place and not record.in_place:
         raise WorkspaceError(
-            cwd, f"the run {run} has a worktree of its own", "go on with it, or start another run"
+            cwd, f"the run {run} has a worktree of its own", "continue it, or start another run"
         )
     common = None if repository is None else repository.common
     if common != record.common or (common is None and cwd != record.prefix):
         raise WorkspaceError(
             cwd,
             f"the run {run} works on {record.common or record.prefix}",
-            "go on there, or start another run",
+            "continue there, or start another run",
         )
 
 

@@ -19,7 +19,7 @@ from ultramon.hosts.claude_code.install.commands import EVENTS
 from ultramon.hosts.installed_choices import InstalledChoices, choices_path
 from ultramon.relay.launchers.claude_code import REFUSED_ARGUMENTS, ClaudeCodeLauncher
 from ultramon.relay.launchers.command import CommandLauncher
-from ultramon.relay.launchers.hooked_client import MAX_PROMPT_BYTES, WORKER_VARIABLES
+from ultramon.relay.launchers.hooked_launcher import MAX_PROMPT_BYTES, WORKER_VARIABLES
 from ultramon.relay.launchers.outcome import COMPLETED, CUT_OFF, FAILED
 from ultramon.relay.launchers.port import AgentLauncher, ContextCommand
 from ultramon.relay.runs.run_folder import run_directory

@@ -17,12 +17,12 @@ from ultramon.cli.selection import present_directory, store_options, time_span
 from ultramon.errors import ConfigurationError
 from ultramon.relay.option_values import (
     CLAUDE,
-    CLIENTS,
     COMMAND,
     CRITICAL,
     DEFAULT_GRACE_MINUTES,
     DEFAULT_MAX_CONTEXTS,
     DEFAULT_VERIFY_MINUTES,
+    HOSTS,
     WARNING,
 )
 from ultramon.system.terminal_text import sanitize
@@ -64,7 +64,7 @@ class _Command(click.Command):
     "--agent",
     default=CLAUDE,
     metavar="NAMES",
-    help=f"{', '.join(f'`{name}`' for name in CLIENTS)}, several with commas, or `{COMMAND}`: any "
+    help=f"{', '.join(f'`{name}`' for name in HOSTS)}, several with commas, or `{COMMAND}`: any "
     "program that uses the SDK.",
 )
 @click.option(
@@ -222,7 +222,7 @@ def _run(opened: OpenedRelay) -> RelayResult:
 
 
 def _check_comparable(choices: RelayChoices) -> None:
-    if choices.in_place or choices.agent not in CLIENTS:
+    if choices.in_place or choices.agent not in HOSTS:
         raise click.UsageError("--compare is for a run of one client in worktrees")
 
 

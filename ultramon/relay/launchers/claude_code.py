@@ -14,7 +14,7 @@ from ultramon.hosts.claude_code.install.commands import EVENTS, HOOK_SCRIPT, SCR
 from ultramon.hosts.claude_code.install.settings import Settings, find_layers
 from ultramon.hosts.install.interpreter import this_interpreter
 from ultramon.hosts.install.launcher import Launcher
-from ultramon.relay.launchers.hooked_client import ELSEWHERE, OWN, UNSEEN, HookedClientLauncher
+from ultramon.relay.launchers.hooked_launcher import ELSEWHERE, OWN, UNSEEN, HookedLauncher
 from ultramon.relay.launchers.json_lines import JsonLines, as_count, as_number, as_object, as_text
 from ultramon.relay.launchers.outcome import (
     COMPLETED,
@@ -67,18 +67,18 @@ _ENDS = {
     "completed": COMPLETED,
     "hook_stopped": STOPPED,
     "prompt_too_long": OVERFLOWED,
-    # An interrupt from outside; the client then exits with 0.
+    # An interrupt from outside; the host then exits with 0.
     "aborted_streaming": CUT_OFF,
     "aborted_tools": CUT_OFF,
 }
 _ENDS_AT = re.compile(r"\|(\d{10})\b")
-"""How older clients say when a usage limit ends: the text, a bar, epoch seconds."""
+"""How older hosts say when a usage limit ends: the text, a bar, epoch seconds."""
 _MAIN_INPUTS = ("command", "file_path", "notebook_path", "url", "query", "pattern", "skill")
 """Of the tools' inputs the one that says most."""
 
 
-class ClaudeCodeLauncher(HookedClientLauncher):
-    """Launcher of the real client; its arguments are those of `HookedClientLauncher`."""
+class ClaudeCodeLauncher(HookedLauncher):
+    """Launcher of the real host; its arguments are those of `HookedLauncher`."""
 
     host = CLAUDE_CODE
     product = "Claude Code"
@@ -100,12 +100,12 @@ class ClaudeCodeLauncher(HookedClientLauncher):
         return Launcher(SCRIPTS[HOOK_SCRIPT], this_interpreter(), self._choices_path)
 
     def check_settings(self, cwd: str) -> None:
-        """Refuse settings that switch hooks off; see `HookedClientLauncher.check_settings`."""
+        """Refuse settings that switch hooks off; see `HookedLauncher.check_settings`."""
         for layer in find_layers(cwd):
             try:
                 disables_hooks = Settings(layer.path).disables_hooks
             except (StateError, OSError):
-                continue  # the client does not read it either
+                continue  # the host does not read it either
             if disables_hooks:
                 allowed = f"false: {UNSEEN}"
                 raise ConfigurationError("disableAllHooks", True, allowed, layer.path)
@@ -145,7 +145,7 @@ class ClaudeCodeLauncher(HookedClientLauncher):
         return {"hooks": entries}
 
     def arguments(self, prompt: str, session_id: str, *, resumes: bool) -> tuple[str, ...]:
-        """Return the arguments of a headless session; see `HookedClientLauncher.arguments`."""
+        """Return the arguments of a headless session; see `HookedLauncher.arguments`."""
         return (
             "-p", prompt,
             "--output-format", "stream-json", "--verbose",
@@ -162,7 +162,7 @@ class ClaudeCodeLauncher(HookedClientLauncher):
 def read_outcome(lines: Iterable[bytes], exit_code: int | None) -> ContextOutcome:
     """Return how a context ended, by what it printed (``--output-format stream-json``).
 
-    Unknown lines and fields are passed over: a newer client may print more.
+    Unknown lines and fields are passed over: a newer host may print more.
 
     Args:
         lines: The output; the last line may be cut.
@@ -283,13 +283,13 @@ class StreamReader:
 
     def read_end(self, result: dict[str, Any]) -> str:
         """Return how the last turn ended, by its own words."""
-        # Clients before 2.1 give no reason.
+        # Launchers before 2.1 give no reason.
         if "terminal_reason" not in result and result.get("subtype") == "success":
             return COMPLETED
         return _ENDS.get(str(result.get("terminal_reason")), FAILED)
 
     def describe_error(self) -> str | None:
-        """Return what went wrong, in the client's words; None where it says nothing."""
+        """Return what went wrong, in the host's words; None where it says nothing."""
         result = self.result or {}
         errors = result.get("errors")
         words = [one for one in errors if isinstance(one, str)] if isinstance(errors, list) else []
@@ -304,9 +304,9 @@ class StreamReader:
 
     def read_limit(self, error: str) -> ProviderLimit | None:
         """Return the limit that ended the session; None = it ended for another reason."""
-        told = self._error or {}
-        status = told.get("api_error_status") or (self.result or {}).get("api_error_status")
-        if status == 429 or told.get("error") == "rate_limit":
+        found_error = self._error or {}
+        status = found_error.get("api_error_status") or (self.result or {}).get("api_error_status")
+        if status == 429 or found_error.get("error") == "rate_limit":
             found = _ENDS_AT.search(error)
             if found is not None:
                 return ProviderLimit(USAGE, float(found[1]))

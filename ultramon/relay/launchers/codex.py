@@ -20,12 +20,12 @@ from ultramon.hosts.codex.setup import EVENTS, HOOK, SECONDS, TIMEOUTS
 from ultramon.hosts.install.hook_commands import command_line, script_path
 from ultramon.hosts.install.interpreter import this_interpreter
 from ultramon.hosts.transcripts.records import OVERFLOW
-from ultramon.relay.launchers.hooked_client import (
+from ultramon.relay.launchers.hooked_launcher import (
     ELSEWHERE,
     OWN,
     START_SECONDS,
     UNSEEN,
-    HookedClientLauncher,
+    HookedLauncher,
 )
 from ultramon.relay.launchers.json_lines import JsonLines, as_count, as_object, as_text
 from ultramon.relay.launchers.outcome import (
@@ -70,13 +70,13 @@ _CLIENT = {"name": "ultramon", "version": "1"}
 _ENDS_AT = re.compile(
     r"try again at (?:([A-Z][a-z]{2}) (\d{1,2})(?:st|nd|rd|th), (\d{4}) )?(\d{1,2}:\d{2} [AP]M)"
 )
-"""When a usage limit ends, in the client's local time: a time of the same day, or with a date."""
+"""When a usage limit ends, in the host's local time: a time of the same day, or with a date."""
 _MINUTE_SECONDS = 60.0
 _OVERLOADED = ("server_overloaded", "internal_server_error")
 
 
-class CodexLauncher(HookedClientLauncher):
-    """Launcher of the real client; its arguments are those of `HookedClientLauncher`."""
+class CodexLauncher(HookedLauncher):
+    """Launcher of the real host; its arguments are those of `HookedLauncher`."""
 
     host = CODEX
     product = "Codex"
@@ -86,10 +86,10 @@ class CodexLauncher(HookedClientLauncher):
     refused_arguments = REFUSED_ARGUMENTS
 
     def check_hooks(self, cwd: str) -> None:
-        """Have the client list the hooks; see `HookedClientLauncher.check_hooks`."""
+        """Have the host list the hooks; see `HookedLauncher.check_hooks`."""
         if not self._trust:
             allowed = f"set so that hooks run: {UNSEEN.partition(', and ')[0]}"
-            raise ConfigurationError("hooks", "off", allowed, "the client's configuration")
+            raise ConfigurationError("hooks", "off", allowed, "the host's configuration")
 
     def describe_permissions(self) -> str:
         """Return whose permissions hold; see `AgentLauncher.describe_permissions`."""
@@ -123,7 +123,7 @@ class CodexLauncher(HookedClientLauncher):
         return "-c", f"hooks.state={{{trusted}}}"
 
     def arguments(self, prompt: str, session_id: str, *, resumes: bool) -> tuple[str, ...]:
-        """Return the arguments of ``codex exec``; see `HookedClientLauncher.arguments`."""
+        """Return the arguments of ``codex exec``; see `HookedLauncher.arguments`."""
         return (
             "exec", "--json",
             *self._hooks, *self._trust,
@@ -149,17 +149,17 @@ def _last_turn(thread_id: str) -> LastReading | None:
 
 
 def listed_hooks(program: str, settings: Sequence[str]) -> dict[str, str]:
-    """Return the mark of each hook of a command line that the client would run, by its name.
+    """Return the mark of each hook of a command line that the host would run, by its name.
 
     Codex runs a hook only where its mark is trusted. The relay trusts its own hooks for one run by
     their marks; a switch that trusts all would run hooks as well that the user has not reviewed.
 
     Args:
-        program: The client.
+        program: The host.
         settings: Arguments that name the hooks.
 
     Raises:
-        ConfigurationError: The client does not answer.
+        ConfigurationError: The host does not answer.
     """
     try:
         process = subprocess.Popen(
@@ -192,7 +192,7 @@ def toml_text(text: str) -> str:
 
 
 def _ask(process: subprocess.Popen[bytes]) -> Iterator[dict[str, Any]]:
-    """Ask for the hooks, and yield what the client says."""
+    """Ask for the hooks, and yield what the host says."""
     asked: list[dict[str, Any]] = [
         {"id": 1, "method": "initialize", "params": {"clientInfo": _CLIENT}},
         {"method": "initialized"},
@@ -222,7 +222,7 @@ def read_outcome(
     """Return how a context ended, by what ``codex exec --json`` printed and by its rollout.
 
     The output has words for people, the rollout has the kind of an error. Unknown lines and fields
-    are passed over: a newer client may print more.
+    are passed over: a newer host may print more.
 
     Args:
         lines: The output; the last line may be cut.
@@ -280,7 +280,7 @@ def _limit(reason: str, status: int | None, words: str) -> ProviderLimit | None:
 
 
 def _end_of_limit(words: str) -> float | None:
-    """Return when a limit has ended, epoch seconds; the client leaves out the seconds."""
+    """Return when a limit has ended, epoch seconds; the host leaves out the seconds."""
     found = _ENDS_AT.search(words)
     if found is None:
         return None
@@ -294,7 +294,7 @@ def _end_of_limit(words: str) -> float | None:
 
 
 def _spent(usage: dict[str, Any]) -> SpentTokens:
-    """Return the sum over the thread; what the client calls its input has the cached tokens in."""
+    """Return the sum over the thread; what the host calls its input has the cached tokens in."""
     created = as_count(usage.get("cache_write_input_tokens"))
     cached = as_count(usage.get("cached_input_tokens"))
     return SpentTokens(

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from ultramon.errors import ConfigurationError
 from ultramon.relay.launchers.outcome import COMPLETED, CUT_OFF, FAILED, ContextOutcome
-from ultramon.relay.launchers.port import AgentLauncher, CheckedClient, ContextCommand
+from ultramon.relay.launchers.port import AgentLauncher, CheckedProgram, ContextCommand
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
@@ -35,14 +35,14 @@ class CommandLauncher(AgentLauncher):
         self._run = run
         self._command = tuple(command)
 
-    def check(self, cwd: str) -> CheckedClient:
+    def check(self, cwd: str) -> CheckedProgram:
         """Find the program; see `AgentLauncher.check`."""
         program = self._command[0]
         # A path with a folder in it is meant from where the program will work.
         found = shutil.which(os.path.join(cwd, program) if os.sep in program else program)
         if found is None:
             raise ConfigurationError("command", program, "a program that can be run")
-        return CheckedClient(os.path.abspath(found))
+        return CheckedProgram(os.path.abspath(found))
 
     def command(
         self,

@@ -1,6 +1,6 @@
 """Starts the headless Gemini CLI, which the hooks of an installation report.
 
-The client takes hooks from the settings of user and project, and from files that belong to root;
+The host takes hooks from the settings of user and project, and from files that belong to root;
 no argument and no variable names others. In a relay an installation's hooks work by its choices.
 """
 
@@ -14,7 +14,7 @@ from ultramon.errors import ConfigurationError
 from ultramon.hosts.calls.switches import RELAY_SESSION
 from ultramon.hosts.gemini.host import GEMINI
 from ultramon.hosts.gemini.setup import hooks
-from ultramon.relay.launchers.hooked_client import ELSEWHERE, OWN, UNSEEN, HookedClientLauncher
+from ultramon.relay.launchers.hooked_launcher import ELSEWHERE, OWN, UNSEEN, HookedLauncher
 from ultramon.relay.launchers.json_lines import JsonLines, as_count, as_object, as_text
 from ultramon.relay.launchers.outcome import (
     COMPLETED,
@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
 
-WAITS = "nobody would answer it"
+WAITS = "no person would answer it"
 REFUSED_BY_BOTH = {
     "-p": OWN,
     "--prompt": OWN,
@@ -66,7 +66,7 @@ _NO_TOOL = "tool_not_registered"
 _USED_UP = re.compile(r"exhausted your|quota")
 
 
-class GeminiArgumentsLauncher(HookedClientLauncher):
+class GeminiArgumentsLauncher(HookedLauncher):
     """Launcher of Gemini CLI, or of Qwen Code, which was made from it and takes like arguments.
 
     Attributes:
@@ -87,7 +87,7 @@ class GeminiArgumentsLauncher(HookedClientLauncher):
         return f"permissions: {whose}; {self.unanswered}"
 
     def arguments(self, prompt: str, session_id: str, *, resumes: bool) -> tuple[str, ...]:
-        """Return the arguments of a headless session; see `HookedClientLauncher.arguments`."""
+        """Return the arguments of a headless session; see `HookedLauncher.arguments`."""
         return (
             *self._arguments,
             "--output-format", "stream-json",
@@ -101,7 +101,7 @@ class GeminiArgumentsLauncher(HookedClientLauncher):
 
 
 class GeminiLauncher(GeminiArgumentsLauncher):
-    """Launcher of the real client; its arguments are those of `HookedClientLauncher`."""
+    """Launcher of the real host; its arguments are those of `HookedLauncher`."""
 
     host = GEMINI
     product = "Gemini CLI"
@@ -113,11 +113,11 @@ class GeminiLauncher(GeminiArgumentsLauncher):
     outer_variables = ("GEMINI_CLI", "GEMINI_SESSION_ID", "GEMINI_PROJECT_DIR", "GEMINI_CWD")
 
     def check_settings(self, cwd: str) -> None:
-        """Ask for an installation; see `HookedClientLauncher.check_settings`."""
+        """Ask for an installation; see `HookedLauncher.check_settings`."""
         settings = hooks()
         missing = set(settings.events).difference(hook.event for hook in settings.our_hooks())
         if missing:
-            allowed = "installed: `ultramon install gemini`; the client takes them from there only"
+            allowed = "installed: `ultramon install gemini`; the host takes them from there only"
             raise ConfigurationError("hooks", "missing", allowed, settings.path)
         if settings.get("hooksConfig", "enabled") is False:
             raise ConfigurationError("hooksConfig.enabled", False, f"true: {UNSEEN}", settings.path)
@@ -139,7 +139,7 @@ class GeminiLauncher(GeminiArgumentsLauncher):
 def read_outcome(lines: Iterable[bytes], exit_code: int | None) -> ContextOutcome:
     """Return how a context ended, by what it printed (``--output-format stream-json``).
 
-    Unknown lines and fields are passed over: a newer client may print more.
+    Unknown lines and fields are passed over: a newer host may print more.
 
     Args:
         lines: The output; the last line may be cut.
@@ -207,7 +207,7 @@ def _request(parameters: dict[str, Any]) -> str:
 
 
 def _spent(stats: dict[str, Any]) -> SpentTokens:
-    """Return the tokens of this process; what the client calls ``input`` has no cached ones in."""
+    """Return the tokens of this process; what the host calls ``input`` has no cached ones in."""
     return SpentTokens(
         input_tokens=as_count(stats.get("input")),
         cache_read_tokens=as_count(stats.get("cached")),

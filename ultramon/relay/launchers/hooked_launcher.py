@@ -1,6 +1,6 @@
-"""What holds for every client that ultramon's hooks report: `AgentLauncher` but for its words.
+"""What holds for every host that ultramon's hooks report: `AgentLauncher` but for its words.
 
-Nothing is installed anywhere: a subclass says how the client gets the hooks of a run.
+Nothing is installed anywhere: a subclass says how the host gets the hooks of a run.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from ultramon.hosts.install.plans import ladder_of
 from ultramon.hosts.installed_choices import AGENT, NO_AUDIENCE, InstalledChoices, choices_path
 from ultramon.relay.launchers.port import (
     AgentLauncher,
-    CheckedClient,
+    CheckedProgram,
     ContextCommand,
     HandOverLevel,
 )
@@ -48,8 +48,8 @@ ELSEWHERE = "the session would run elsewhere"
 WORKER_VARIABLES = (SUPERVISED, ASSIGNMENT)
 
 
-class HookedClientLauncher(AgentLauncher):
-    """Launcher of one client; a subclass says what is its own.
+class HookedLauncher(AgentLauncher):
+    """Launcher of one host; a subclass says what is its own.
 
     The user's settings, hooks and permissions stay in force: no argument is added that grants
     anything.
@@ -57,24 +57,24 @@ class HookedClientLauncher(AgentLauncher):
     Args:
         run: The relay.
         state_directory: Where states are kept.
-        program: Name or path of the client; None = its usual name.
+        program: Name or path of the host; None = its usual name.
         arguments: The user's arguments for each context.
         ladder: The rungs; None = those of the user's installation, else the default.
         context_limit_tokens: A cap on the window; None = that of the installation, if any.
-        hand_over_note: A note to the agent, once, at the rung where it hands over.
+        hand_over_note: A sentence for the agent, once, at the rung where it hands over.
         hand_over_from: The action of that rung, ``prepare_handoff`` or ``force_return``.
-        warns: Whether agents learn of the level of their context at all.
-        enforce: Whether a hook ends a context that is asked to return and goes on, where the
-            client lets hooks do so.
+        warns: Whether agents are notified of the level of their context at all.
+        enforce: Whether a hook ends a context that is asked to return and continues, where
+            the host lets hooks do so.
 
     Attributes:
-        host: The client as a host.
+        host: The host.
         product: What people call it.
         usual_program: Its usual name on ``PATH``.
-        version_pattern: Finds three groups of its version; most clients say nothing before it.
-        tested_version: The client that ultramon's own tests drive.
+        version_pattern: Finds three groups of its version; most hosts say nothing before it.
+        tested_version: The version that ultramon's own tests drive.
         refused_arguments: Arguments of the user that a relay cannot do with, with the reason.
-        outer_variables: What the client sets for its own tools, where one starts a relay.
+        outer_variables: What the host sets for its own tools, where one starts a relay.
         can_enforce: Whether its hooks can end a turn.
 
     Raises:
@@ -124,8 +124,8 @@ class HookedClientLauncher(AgentLauncher):
         self._enforce = enforce and self.can_enforce
         self._choices_path = choices_path(run_directory(state_directory, run), self.name)
 
-    def check(self, cwd: str) -> CheckedClient:
-        """Find the client and ask for its version; see `AgentLauncher.check`."""
+    def check(self, cwd: str) -> CheckedProgram:
+        """Find the host and ask for its version; see `AgentLauncher.check`."""
         if disabled():
             raise ConfigurationError("ULTRAMON_DISABLED", "1", "unset for a relay", "environment")
         program = shutil.which(self._program)
@@ -143,24 +143,24 @@ class HookedClientLauncher(AgentLauncher):
             tested = ".".join(map(str, self.tested_version))
             warning = f"{self.product} {given} is older than {tested}, which relays are tested with"
         self.check_hooks(cwd)
-        return CheckedClient(os.path.abspath(program), given, warning)
+        return CheckedProgram(os.path.abspath(program), given, warning)
 
     def check_settings(self, cwd: str) -> None:
-        """Read whether the client's settings let hooks run there.
+        """Read whether the host's settings let hooks run there.
 
         Raises:
             ConfigurationError: They do not.
         """
 
     def check_hooks(self, cwd: str) -> None:
-        """Ask the client whether it will run the hooks there, if it can be asked.
+        """Ask the host whether it will run the hooks there, if it can be asked.
 
         Raises:
             ConfigurationError: It will not.
         """
 
     def known_model(self, environ: Mapping[str, str]) -> str | None:
-        """Return the model whose table window is the client's; None = the first reply says it."""
+        """Return the model whose table window is the host's; None = the first reply says it."""
         return None
 
     def hand_over_level(self, cwd: str, environ: Mapping[str, str]) -> HandOverLevel | None:
@@ -245,11 +245,11 @@ class HookedClientLauncher(AgentLauncher):
         return ContextCommand((self._program, *arguments), given, cwd)
 
     def arguments(self, prompt: str, session_id: str, *, resumes: bool) -> tuple[str, ...]:
-        """Return the arguments of the client, those of the user among them."""
+        """Return the arguments of the host, those of the user among them."""
         raise NotImplementedError
 
     def variables(self, session_id: str) -> Mapping[str, str]:
-        """Return what else the client is started with in its environment."""
+        """Return what else the host is started with in its environment."""
         return {}
 
     def end_session(
@@ -275,7 +275,7 @@ class HookedClientLauncher(AgentLauncher):
         store.update(agent_id, end, create=False)
 
     def _ask_version(self, program: str) -> str:
-        """Return what the client says about its version.
+        """Return what the host says about its version.
 
         Raises:
             ConfigurationError: It does not start.

@@ -1,4 +1,4 @@
-"""The output of a client that prints one JSON object a line, of which nothing is certain."""
+"""The output of a host that prints one JSON object a line, of which nothing is certain."""
 
 from __future__ import annotations
 

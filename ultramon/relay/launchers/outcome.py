@@ -1,4 +1,4 @@
-"""How one context ended, in words that hold for every client."""
+"""How one context ended, in words that hold for every host."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import signal
 from dataclasses import dataclass, field
 
 COMPLETED = "completed"
-"""The client ended its turn by itself. What it has done is not known from that."""
+"""The host ended its turn by itself. What it has done is not known from that."""
 STOPPED = "stopped"
 """A hook ended the turn: the context handed over."""
 LIMITED = "limited"
@@ -14,7 +14,7 @@ LIMITED = "limited"
 OVERFLOWED = "overflowed"
 """The context no longer fits into the window."""
 FAILED = "failed"
-"""The client said why it gave up, or exited with a failure; see `ContextOutcome.error`."""
+"""The host said why it gave up, or exited with a failure; see `ContextOutcome.error`."""
 CUT_OFF = "cut_off"
 """The output ends without a result: the process was killed, or broke down."""
 
@@ -26,7 +26,7 @@ MAX_TEXT_CHARS = 8000
 _SIGNAL_CODES = frozenset(
     128 + number for number in (signal.SIGHUP, signal.SIGINT, signal.SIGKILL, signal.SIGTERM)
 )
-"""Exit codes of clients that take a signal and then exit, as shells write them."""
+"""Exit codes of hosts that take a signal and then exit, as shells write them."""
 
 
 def is_signal(exit_code: int | None) -> bool:
@@ -55,7 +55,7 @@ class ProviderLimit:
     Attributes:
         kind: ``rate`` (requests or tokens per minute), ``usage`` (of the account in some hours or
             days) or ``overloaded`` (the provider itself).
-        ends_at: Epoch seconds; None = the client did not say.
+        ends_at: Epoch seconds; None = the host did not say.
     """
 
     kind: str
@@ -108,18 +108,18 @@ class ContextOutcome:
     Attributes:
         end: One of the constants of this module.
         exit_code: Of the process, negative for a signal; None = unknown.
-        session_id: The client's name for the session, to resume it by; None = it never began.
-        reason: The client's own word for the end, empty when it gave none.
+        session_id: The host's name for the session, to resume it by; None = it never began.
+        reason: The host's own word for the end, empty when it gave none.
         last_text: The agent's last text, at most 8,000 characters.
-        error: What went wrong, in the client's words; None = nothing.
+        error: What went wrong, in the host's words; None = nothing.
         limit: With `LIMITED`.
         refused: Refused calls, in order, at most 100.
         refused_count: All of them.
-        retries: Requests that the client repeated by itself.
-        spent: Tokens paid; zeros where the client did not come to say.
+        retries: Requests that the host repeated by itself.
+        spent: Tokens paid; zeros where the host did not come to say.
         is_session_sum: Whether these are of all processes of the session, not of this one alone.
-        cost_usd: As the client reckons; None = it did not say.
-        skipped_lines: Lines of the output that were no message.
+        cost_usd: As the host reckons; None = it did not say.
+        skipped_lines: Lines of the output that were no object.
     """
 
     end: str
@@ -139,5 +139,5 @@ class ContextOutcome:
 
     @property
     def ended_well(self) -> bool:
-        """Whether the client says that its turn ended as it should; no word on the work."""
+        """Whether the host says that its turn ended as it should; no word on the work."""
         return self.end in (COMPLETED, STOPPED)

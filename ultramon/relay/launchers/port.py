@@ -1,4 +1,4 @@
-"""The port between a relay and the program of an agent: one `AgentLauncher` for each client."""
+"""The port between a relay and the program of an agent: one `AgentLauncher` for each host."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, slots=True)
-class CheckedClient:
-    """A client that is there and starts.
+class CheckedProgram:
+    """A program that is there and starts.
 
     Attributes:
         program: Its absolute path.
-        version: As it says itself, empty when nobody can ask.
+        version: As it says itself, empty where it cannot be asked.
         warning: A sentence for the user, or None.
     """
 
@@ -38,7 +38,7 @@ class HandOverLevel:
     Attributes:
         ratio: Share of the limit.
         limit_tokens: The limit; None = not known before the first reply.
-        limit_name: Which limit it is: ``window``, ``trigger`` (the client compacts), ``refusal`` or
+        limit_name: Which limit it is: ``window``, ``trigger`` (the host compacts), ``refusal`` or
             ``limit`` (the user's cap); None = unknown.
     """
 
@@ -96,20 +96,20 @@ def _open_private(path: str, flags: int) -> int:
 
 
 class AgentLauncher(Protocol):
-    """Starts contexts of one client for one relay, and reads what each said; a base of launchers.
+    """Starts contexts of one host for one relay, and reads what each said; a base of launchers.
 
     No method grants the agent anything: permissions are those of the user's own configuration and
     arguments.
     """
 
     name: str
-    """Of the client, in options and texts."""
+    """Of the host, in options and texts."""
     uses_sdk: bool
     """Whether its agents keep their items and leave their handoffs by the SDK. Of the others the
-    relay makes the handoff of their last words, and takes a failure of the client as final."""
+    relay makes the handoff of their last words, and takes a failure of the host as final."""
 
-    def check(self, cwd: str) -> CheckedClient:
-        """Find the client and ask for its version.
+    def check(self, cwd: str) -> CheckedProgram:
+        """Find the host and ask for its version.
 
         Args:
             cwd: Where it shall work: its configuration there counts.
@@ -155,11 +155,11 @@ class AgentLauncher(Protocol):
         """Return what starts a context.
 
         Args:
-            prompt: Its first message.
+            prompt: Its first prompt.
             cwd: Where it works.
-            session_id: The client's name for the session, a UUID.
+            session_id: The host's name for the session, a UUID.
             environ: The environment that the relay gives it.
-            resumes: Whether the session is there already and goes on.
+            resumes: Whether the session is there already and is continued.
 
         Raises:
             ConfigurationError: The prompt is too long for a command line.
@@ -170,7 +170,7 @@ class AgentLauncher(Protocol):
     ) -> None:
         """Store the end of a session that has ended and whose last hook did not get to it.
 
-        Here nothing: the agent does it. A client does not wait long for the hook of its end.
+        Here nothing: the agent does it. A host does not wait long for the hook of its end.
         Repeating it is harmless.
 
         Args:

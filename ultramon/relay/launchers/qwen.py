@@ -1,6 +1,6 @@
 """Starts the headless Qwen Code with hooks for one run: nothing is installed anywhere.
 
-The client merges a file of defaults into all other settings, the hooks of each event among them;
+The host merges a file of defaults into all other settings, the hooks of each event among them;
 a variable names that file.
 """
 
@@ -21,7 +21,7 @@ from ultramon.hosts.qwen.host import QWEN
 from ultramon.hosts.qwen.setup import HOOK, MILLISECONDS, OFF, QwenSettings, is_off, settings
 from ultramon.relay.launchers.claude_code import StreamReader
 from ultramon.relay.launchers.gemini import REFUSED_BY_BOTH, WAITS, GeminiArgumentsLauncher
-from ultramon.relay.launchers.hooked_client import OWN, UNSEEN
+from ultramon.relay.launchers.hooked_launcher import OWN, UNSEEN
 from ultramon.relay.launchers.json_lines import as_count, as_object, as_text
 from ultramon.relay.launchers.outcome import (
     MAX_TEXT_CHARS,
@@ -61,7 +61,7 @@ _ENDS_AT = re.compile(r"reset at (\d{4}-\d\d-\d\d[ T]\d\d:\d\d(?::\d\d)?(?:Z|[+-
 
 
 class QwenLauncher(GeminiArgumentsLauncher):
-    """Launcher of the real client; its arguments are those of `HookedClientLauncher`."""
+    """Launcher of the real host; its arguments are those of `HookedLauncher`."""
 
     host = QWEN
     product = "Qwen Code"
@@ -74,7 +74,7 @@ class QwenLauncher(GeminiArgumentsLauncher):
     outer_variables = ("QWEN_CODE", "QWEN_CODE_SESSION_ID", "QWEN_CODE_MODEL", "QWEN_PROJECT_DIR")
 
     def check_settings(self, cwd: str) -> None:
-        """Refuse settings that switch hooks off; see `HookedClientLauncher.check_settings`."""
+        """Refuse settings that switch hooks off; see `HookedLauncher.check_settings`."""
         own = settings()
         if is_off(own):
             raise ConfigurationError(OFF, True, f"false: {UNSEEN}", own.path)
@@ -115,7 +115,7 @@ class QwenLauncher(GeminiArgumentsLauncher):
 
 
 def read_outcome(lines: Iterable[bytes], exit_code: int | None) -> ContextOutcome:
-    """Return how a context ended: the client prints Claude Code's stream, with errors of its own.
+    """Return how a context ended: the host prints Claude Code's stream, with errors of its own.
 
     Args:
         lines: The output; the last line may be cut.
@@ -128,12 +128,12 @@ class _Reader(StreamReader):
     is_session_sum = True
 
     def read_end(self, result: dict[str, Any]) -> str:
-        """Return how it ended; the client gives no reason, but says what failed."""
+        """Return how it ended; the host gives no reason, but says what failed."""
         is_overflow = result.get("is_error") is True and parse_overflow(self.describe_error() or "")
         return OVERFLOWED if is_overflow else super().read_end(result)
 
     def describe_error(self) -> str | None:
-        """Return what failed, in the client's words."""
+        """Return what failed, in the host's words."""
         words = as_object((self.result or {}).get("error")).get("message")
         return as_text(words, MAX_TEXT_CHARS) or super().describe_error()
 
@@ -146,7 +146,7 @@ class _Reader(StreamReader):
         return limit_by_status(status)
 
     def read_spent(self, result: dict[str, Any]) -> SpentTokens:
-        """Return the sum over the session; what the client calls its input has the cached in."""
+        """Return the sum over the session; what the host calls its input has the cached in."""
         used = as_object(result.get("usage"))
         cached = as_count(used.get("cache_read_input_tokens"))
         return SpentTokens(

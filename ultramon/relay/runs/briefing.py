@@ -45,7 +45,7 @@ class Briefing:
     run: Run
 
     def write(self, job: Job, number: int) -> str:
-        """Return the first message to a context.
+        """Return the first prompt of a context.
 
         Args:
             job: Of the context.
@@ -58,7 +58,7 @@ class Briefing:
         items = [name for name in job.items if name in run.items] if run.has_items else []
         if run.is_single:
             return single_prompt(words, items).text
-        recorded_by = BY_COMMAND if run.clients.uses_sdk else TASK_LIST
+        recorded_by = BY_COMMAND if run.launchers.uses_sdk else TASK_LIST
         before = run.view.last_closed()
         if before is None:
             return first_prompt(words, items, recorded_by=recorded_by).text

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
 NEVER_KNOWN = 0
-"""Exit code of a process that another process started; who asks learns elsewhere that it ended."""
+"""Exit code of a process that another process started: only its parent gets the true one."""
 
 
 class ContextProcess:
@@ -30,12 +30,12 @@ class ContextProcess:
         has_settled: Asked when the process has ended, with its exit code (None = not known) and the
             seconds since: whether what it has started, such as a last hook, is done as well.
         at_end: Called once when the process has ended, with its exit code (None = not known);
-            returns the process that goes on in its place and when to start it, or None: then the
+            returns the process that continues in its place and when to start it, or None: then the
             context is over.
 
     Attributes:
         pid: Of the present process; 0 = none.
-        returncode: How it ended; None while it goes on.
+        returncode: How it ended; None while it runs.
     """
 
     ends_group = True
@@ -59,10 +59,10 @@ class ContextProcess:
         self._next: Continuation | None = None
 
     def poll(self) -> int | None:
-        """Return how the context ended, None while it goes on."""
+        """Return how the context ended, None while it runs."""
         if self.returncode is None:
             if self._next is not None:
-                self._go_on(self._next)
+                self._continue(self._next)
             else:
                 self._look()
         return self.returncode
@@ -98,7 +98,7 @@ class ContextProcess:
         if self._next is None:
             self.returncode = NEVER_KNOWN if code is None else code
 
-    def _go_on(self, following: Continuation) -> None:
+    def _continue(self, following: Continuation) -> None:
         try:
             is_over = following.is_over()
         except StateError:
@@ -122,11 +122,11 @@ class ContextProcess:
 
 @dataclass(frozen=True, slots=True)
 class Continuation:
-    """How a context goes on after its process has ended at a limit.
+    """How a context continues after its process has ended at a limit.
 
     Attributes:
         is_due: Whether to start the next process now.
-        is_over: Whether the context shall not go on any more; may raise StateError.
+        is_over: Whether the context shall not continue any more; may raise StateError.
         start: Starts it.
     """
 
@@ -147,7 +147,7 @@ def find_leader(environ: dict[str, str]) -> int | None:
 def end_left_over(environ: dict[str, str]) -> int:
     """End every process whose environment has these variables; return how many there were.
 
-    What a client leaves in the background would go on changing files under the next context.
+    What a host leaves in the background would still change files under the next context.
     """
     found = processes_with(environ)
     for process in found:

@@ -26,19 +26,19 @@ class ContextRecord:
 
     Attributes:
         number: The number at the end of its agent's id.
-        session_id: The client's name for its session; one of the relay's until it has said its own.
+        session_id: The host's name for its session; one of the relay's until it has said its own.
         started_at: Epoch seconds.
         fingerprint: Of the workspace at its start; None outside of git.
         parts: How many processes it had: one more after each pause for a limit.
         ended_parts: How many of them are counted in what follows.
-        ended_at: Epoch seconds; None = it has not ended, or nobody has seen it.
+        ended_at: Epoch seconds; None = it has not ended, or no relay has seen it.
         end: As in `ContextOutcome`.
         error: As in `ContextOutcome`.
         is_idle: Whether it ended with the workspace as it was.
         refused: The first refused calls.
         refused_count: All of them.
         spent: Tokens paid.
-        cost_usd: As the client reckons; None = it did not say.
+        cost_usd: As the host reckons; None = it did not say.
         agent: Its agent's name in the choices; empty in records from before there was a choice.
     """
 
@@ -64,6 +64,7 @@ class ContextRecord:
         self.end, self.error = outcome.end, outcome.error
         self.refused = (*self.refused, *outcome.refused)
         self.refused_count += outcome.refused_count
+        # Codex reports the sum of its thread in each process; the others what this process spent.
         if not outcome.is_session_sum:
             self.spent += outcome.spent
         elif outcome.spent != SpentTokens():

@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from ultramon.state.record import StateRecord
 
 LAST_HOOK_SECONDS = 2.0
-"""So long the hook of its end may run on after a client; then the relay stores the end."""
+"""So long the hook of a session's end may outlast its host; then the relay stores the end."""
 _MAX_ERROR_CHARS = 500
 
 
@@ -51,17 +51,17 @@ class Judge:
     def has_settled(self, context: StartedContext, code: int | None, seconds: float) -> bool:
         """Return whether the hook that stores the end of a session is done.
 
-        No client waits for it.
+        No host waits for it.
 
         Args:
             context: Whose process has ended.
             code: Its exit code; None = unknown.
             seconds: How long ago.
         """
-        if self.run.clients.uses_sdk or seconds > LAST_HOOK_SECONDS:
+        if self.run.launchers.uses_sdk or seconds > LAST_HOOK_SECONDS:
             return True
         if code is not None and code < 0:
-            return True  # a client that was killed calls none
+            return True  # a host that was killed calls none
         state = self.run.view.state(context.agent_id)
         return state is None or not state.active
 
@@ -72,13 +72,14 @@ class Judge:
             StateError: The store refused.
         """
         run, record = self.run, context.record
+        # By the environment: a process in a session of its own is in no group of the context.
         end_left_over(context.marks)
-        client = run.clients.of(record.agent)
+        launcher = run.launchers.of(record.agent)
         try:
             with open(run.contexts.output(record), "rb") as lines:
-                outcome = client.read_outcome(lines, code)
+                outcome = launcher.read_outcome(lines, code)
         except FileNotFoundError:  # killed between its record and its start
-            outcome = client.read_outcome((), code)
+            outcome = launcher.read_outcome((), code)
         if record.ended_parts < record.parts:  # else an earlier relay was killed behind this
             fingerprint = self.fingerprint()
             record.is_idle = fingerprint is not None and fingerprint == record.fingerprint
@@ -86,9 +87,9 @@ class Judge:
             record.add(outcome)
             run.contexts.save(record)
         if outcome.end != CUT_OFF:
-            # A client may call no hook where a request fails: its agent would be lost.
+            # A host may call no hook where a request fails: its agent would be lost.
             failed_with = None if outcome.ended_well else outcome.reason or outcome.error
-            client.end_session(context.agent_id, context.environ, failed_with)
+            launcher.end_session(context.agent_id, context.environ, failed_with)
         return outcome
 
     def fingerprint(self) -> str | None:
@@ -105,7 +106,7 @@ class Judge:
         Raises:
             StateError: The store refused.
         """
-        if self.run.clients.uses_sdk:
+        if self.run.launchers.uses_sdk:
             return None
         state = self.run.view.state(context.agent_id)
         if state is not None and not state.active:
@@ -121,7 +122,7 @@ class Judge:
             if outcome.exit_code and not is_signal(outcome.exit_code):
                 return Stop.failed(self._last_error(record) or f"exit {outcome.exit_code}")
         elif outcome.ended_well and state is None:
-            words = "the client ended and none of the relay's hooks ran: see `ultramon doctor`"
+            words = "the host ended and none of the relay's hooks ran: see `ultramon doctor`"
             return Stop.failed(words)
         return None
 
@@ -148,7 +149,7 @@ class Judge:
         elif name := self._lone_item(record, outcome, state):
             tasks.append({"name": name, "status": DONE, "result": None})
         own = state.handoff.get("notes") if isinstance(state.handoff, dict) else None
-        # Words alone are no progress: an agent that only talks would go on for ever. What was
+        # Words alone are no progress: an agent that only talks would use up all contexts. What was
         # denied is no item's fault, and counted by itself.
         has_worked = (
             is_reached
@@ -156,7 +157,7 @@ class Judge:
             or bool(outcome.refused_count)
             or any(task["status"] == DONE for task in tasks)
         )
-        # After a failure the last text may be the client's words about it.
+        # After a failure the last text may be the host's words about it.
         said = outcome.last_text if outcome.ended_well else None
         notes = "\n\n".join(text for text in (said, own) if text)
         if outcome.end == LIMITED:

@@ -1,4 +1,4 @@
-"""How a context waits for its provider, and when another client goes on in its place."""
+"""How a context waits for its provider, and when another host takes its place."""
 
 from __future__ import annotations
 
@@ -26,16 +26,16 @@ def continuation(
     close: Callable[[], object],
     first_pause_seconds: float = FIRST_LIMIT_PAUSE_SECONDS,
 ) -> Continuation | None:
-    """Return how the session of a context goes on once its provider takes requests again.
+    """Return how the session of a context continues once its provider takes requests again.
 
-    None where a usage limit ends the context, for another client is free. One that is free before
-    the limit has ended goes on as well.
+    None where a usage limit ends the context, for another host is free. One that is free before the
+    limit has ended takes over as well.
 
     Args:
         context: The context.
         limit: What its process met.
         close: Called when the context is over instead.
-        first_pause_seconds: The first pause at a limit whose end nobody knows.
+        first_pause_seconds: The first pause at a limit whose end is not known.
     """
     run, record = context.run, context.record
     now = SYSTEM_CLOCK.now()
@@ -43,12 +43,13 @@ def continuation(
     until = now + min(pause, LONGEST_LIMIT_PAUSE_SECONDS)
     if limit.ends_at is not None and limit.ends_at > now:
         until = limit.ends_at
+    # A usage limit lasts hours, a rate limit seconds: only the first is worth another host.
     if limit.kind == USAGE:
-        run.clients.limit(record.agent, until)
-        if (other := run.clients.free_beside(record.agent)) is not None:
+        run.launchers.limit(record.agent, until)
+        if (other := run.launchers.free_beside(record.agent)) is not None:
             run.tell(
                 f"context {record.number} met the usage limit of {record.agent}, which ends "
-                f"{clock_time(until, now)}: {other} goes on"
+                f"{clock_time(until, now)}: {other} takes over"
             )
             return None
     ends = clock_time(until, now)
@@ -57,10 +58,10 @@ def continuation(
     def is_over() -> bool:
         if run.is_stopping:
             return True
-        if limit.kind != USAGE or run.clients.free_beside(record.agent) is None:
+        if limit.kind != USAGE or run.launchers.free_beside(record.agent) is None:
             return False
         close()
         return True
 
-    # By the clock, which goes on while the machine is suspended.
-    return Continuation(lambda: SYSTEM_CLOCK.now() >= until, is_over, context.go_on)
+    # By the wall clock, which runs while the machine is suspended.
+    return Continuation(lambda: SYSTEM_CLOCK.now() >= until, is_over, context.resume)

@@ -1,7 +1,7 @@
 """Carries a job of a coding agent across fresh contexts, in one workspace, one context at a time.
 
 Built on `Fleet.supervise`: a context is a job of it. What the supervisor cannot know is in this
-room: how the client ended, what it said last, what it cost, and whether the provider lets it go on.
+room: how the host ended, what it said last, what it cost, and whether the provider takes requests.
 """
 
 from __future__ import annotations
@@ -37,11 +37,11 @@ MAX_RESTARTS = 3
 
 
 class Relay:
-    """One call of a relay: a new run, or one that goes on.
+    """One call of a relay: a new run, or one that is continued.
 
     Args:
-        run: The run; `AgentLauncher.prepare` of its clients is called here.
-        first_pause_seconds: The first pause at a limit whose end nobody knows.
+        run: The run; `AgentLauncher.prepare` of its launchers is called here.
+        first_pause_seconds: The first pause at a limit whose end is not known.
         recheck: Whether to check again what an earlier call has verified; see `SupervisorOptions`.
     """
 
@@ -71,7 +71,7 @@ class Relay:
         return self._steps.counts
 
     def run(self) -> RelayResult:
-        """Go on until every item is settled, or there is a reason to stop; return what became.
+        """Work until every item is settled, or there is a reason to stop; return the result.
 
         Raises:
             StateError: The store refused, or another relay works on this run.
@@ -85,7 +85,7 @@ class Relay:
         ):
             run.contexts.read()
             choices.save(run.workspace.folder)
-            for launcher in run.clients:
+            for launcher in run.launchers:
                 launcher.prepare()
             self._steps.keep_missing()
             work = run.fleet.supervise(
@@ -138,7 +138,7 @@ class Relay:
         context = StartedContext(run, record, agent_id, run.fleet.env(agent_id))
         pid = context.find_process()
         if pid:
-            run.tell(f"context {record.number} still runs, and goes on")
+            run.tell(f"context {record.number} still runs")
         return self._watch(context, None, pid=pid)
 
     def _watch(
@@ -152,7 +152,7 @@ class Relay:
         )
 
     def _end(self, context: StartedContext, code: int | None) -> Continuation | None:
-        """Take in how a process of a context ended; return how the context goes on, if it does."""
+        """Judge how a process of a context ended; return how the context continues, if it does."""
         outcome = self._judge.take_end(context, code)
 
         def close() -> None:

@@ -44,7 +44,7 @@ class Stop:
 
     @classmethod
     def failed(cls, words: str) -> Stop:
-        """Return the stop for what the client or the provider said."""
+        """Return the stop for what the host or the provider said."""
         return cls(FAILED, words)
 
     @classmethod
@@ -80,7 +80,7 @@ class RelayResult:
         is_checked: Whether a command checks what agents claim.
         stop: Why it stopped early; None = it did not.
         contexts: The contexts.
-        compactions: How often a context was compacted by its client.
+        compactions: How often a context was compacted by its host.
         tasks: Of a job without a list: the tasks of its agents and their last status.
         workspace: Commits and uncommitted files.
     """
@@ -97,7 +97,7 @@ class RelayResult:
 
     @property
     def ok(self) -> bool:
-        """Whether everything is verified, or claimed where nobody checks."""
+        """Whether everything is verified, or claimed where no check was given."""
         work = self.work
         is_short = work.left or work.set_aside or work.lost or self._unconfirmed
         return self.stop is None and not is_short
@@ -118,7 +118,7 @@ class RelayResult:
 
     @property
     def cost_usd(self) -> float | None:
-        """What the client reckons for all contexts; None = it said nothing."""
+        """The host's own estimate for all contexts; None = it said nothing."""
         known = [one.cost_usd for one in self.contexts if one.cost_usd is not None]
         return sum(known) if known else None
 
@@ -174,7 +174,7 @@ class RelayResult:
 
     def _items_line(self) -> str:
         counts = self.work.counts
-        claimed = "only claimed" if self.is_checked else "claimed, checked by nobody"
+        claimed = "only claimed" if self.is_checked else "claimed, not checked"
         parts = [
             (counts.verified, "verified"),
             (counts.claimed, claimed),

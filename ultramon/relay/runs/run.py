@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
     from ultramon.backends.base import Backend
     from ultramon.relay.choices import RelayChoices
-    from ultramon.relay.clients import Clients
+    from ultramon.relay.launcher_order import Launchers
     from ultramon.relay.runs.result import Stop
     from ultramon.relay.workspace import RelayWorkspace
 
@@ -26,17 +26,17 @@ _POLL_SECONDS = 0.5
 
 @dataclass(slots=True)
 class Run:
-    """A run that a relay begins, or goes on with.
+    """A run that a relay begins or continues.
 
     Attributes:
         name: Its name.
         choices: What was asked for.
-        clients: What starts contexts.
+        launchers: What starts contexts.
         workspace: Where it works.
         backend: The store; the directory of its states is that of the launchers' hooks.
         tell: Called with a line about each step.
-        is_single: Whether there is one context, which nobody asks to hand over: for a comparison.
-        is_stopping: Whether it stops early: no context shall go on.
+        is_single: Whether there is one context, which is not asked to hand over: for a comparison.
+        is_stopping: Whether it stops early: no context shall continue.
         stop: Why, where a context is the reason; None = it is not.
         items: What was asked for, by the names that the agents know.
         fleet: Supervises its contexts.
@@ -46,7 +46,7 @@ class Run:
 
     name: str
     choices: RelayChoices
-    clients: Clients
+    launchers: Launchers
     workspace: RelayWorkspace
     backend: Backend
     tell: Callable[[str], object]
@@ -59,7 +59,9 @@ class Run:
     contexts: ContextRecords = field(init=False)
 
     def __post_init__(self) -> None:
-        choices, uses_sdk = self.choices, self.clients.uses_sdk
+        # A task list joins white space, so an item is known by the name that it has there; the SDK
+        # keeps names.
+        choices, uses_sdk = self.choices, self.launchers.uses_sdk
         if choices.items is None:
             self.items = {choices.goal if uses_sdk else GOAL: choices.goal}
         else:

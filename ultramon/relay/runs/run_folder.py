@@ -63,7 +63,7 @@ def write_run_file(path: str, members: dict[str, Any]) -> None:
 
 @contextmanager
 def run_lock(folder: str) -> Iterator[None]:
-    """Hold the run whose folder this is; the system lets go of it when the process ends.
+    """Hold the run whose folder this is; the system releases it when the process ends.
 
     Raises:
         StateError: Another relay holds it, or the system refused.
@@ -75,7 +75,7 @@ def run_lock(folder: str) -> Iterator[None]:
     except LockedError as error:
         name = os.path.basename(folder)
         raise StateError(
-            f"run {name}", f"is in the hands of {_describe(holder)}", "one relay works on a run"
+            f"run {name}", f"is held by {_describe(holder)}", "one relay works on a run"
         ) from error
     try:
         me = {"pid": os.getpid(), "since": format_time(SYSTEM_CLOCK.now())}

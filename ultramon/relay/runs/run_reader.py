@@ -33,7 +33,7 @@ class RunReader:
         return self._log.pool
 
     def read(self) -> None:
-        """Read on in the journal."""
+        """Read what is new in the journal."""
         self._log.read()
 
     def last_closed(self) -> tuple[str, Closing] | None:

@@ -1,4 +1,4 @@
-"""How a context of a relay begins, goes on after a pause, or is found again by a later relay."""
+"""How a context of a relay begins, continues after a pause, or is found by a later relay."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from ultramon.fleet.supervise.jobs import Job
     from ultramon.relay.runs.run import Run
 
-_GO_ON = "Go on where you were: the provider takes requests again."
+_CONTINUE = "Continue where you were: the provider takes requests again."
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,17 +47,17 @@ class StartedContext:
         names = ("ULTRAMON_AGENT_ID", "ULTRAMON_RUN", "ULTRAMON_BACKEND")
         return {"ULTRAMON_RELAY": self.run.name, **{name: environ[name] for name in names}}
 
-    def go_on(self) -> subprocess.Popen[bytes]:
+    def resume(self) -> subprocess.Popen[bytes]:
         """Start the next process of its session, which has met a limit.
 
         Raises:
-            OSError: The client cannot be started.
+            OSError: The host cannot be started.
         """
         self.record.parts += 1
-        process = self.start(_GO_ON, resumes=True)
+        process = self.start(_CONTINUE, resumes=True)
         with suppress(StateError):  # without it another relay would end this process
             self._note_process(process.pid)
-        self.run.tell(f"context {self.record.number} goes on")
+        self.run.tell(f"context {self.record.number} continues")
         return process
 
     def find_process(self) -> int:
@@ -76,10 +76,10 @@ class StartedContext:
         """Start its present process.
 
         Raises:
-            OSError: The client cannot be started.
+            OSError: The host cannot be started.
         """
         run, record = self.run, self.record
-        command = run.clients.of(record.agent).command(
+        command = run.launchers.of(record.agent).command(
             prompt,
             cwd=run.workspace.path,
             session_id=record.session_id,
@@ -91,7 +91,7 @@ class StartedContext:
         return command.start(run.contexts.output(record), run.contexts.errors(record))
 
     def _note_process(self, pid: int) -> None:
-        """Tell other relays of the process that goes on."""
+        """Let other relays find the process that continues the context."""
         name = self.run.name
         source, at = f"relay:{name}", SYSTEM_CLOCK.now()
         facts = process_facts(pid)
@@ -107,11 +107,11 @@ def begin(
     Args:
         run: The run.
         job: From its supervisor.
-        prompt: The first message.
+        prompt: The first prompt.
         fingerprint: Of the workspace now.
 
     Raises:
-        OSError: The client cannot be started.
+        OSError: The host cannot be started.
     """
     number = number_of(job.agent_id)
     record = ContextRecord(
@@ -119,7 +119,7 @@ def begin(
         str(uuid.uuid4()),
         SYSTEM_CLOCK.now(),
         fingerprint,
-        agent=run.clients.next_name(),
+        agent=run.launchers.next_name(),
     )
     context = StartedContext(run, record, job.agent_id, job.env)
     process = context.start(prompt)

@@ -100,7 +100,7 @@ class Steps:
         is_blocked = bool(record.refused_count) and not made and not has_changed
         self._refused_in_a_row = self._refused_in_a_row + 1 if is_blocked else 0
         if self._refused_in_a_row >= MAX_REFUSED_CONTEXTS and event.counts.left:
-            launcher = run.clients.of(record.agent)
+            launcher = run.launchers.of(record.agent)
             advice = dict.fromkeys(map(launcher.describe_refused, record.refused))
             run.stop_for(Stop.refused(record.refused_count, [one for one in advice if one]))
         self._check_budget(event, made)
