@@ -61,6 +61,7 @@ class ContextPlugin(BasePlugin):  # type: ignore[misc, unused-ignore]
         self.adapter = Adapter("Google ADK", monitor, **choices)
         self._sessions: dict[_Session, dict[str, WatchedAgent]] = {}
         """The agents of the sessions that are in a turn."""
+        # The adapter ends an agent that waits for long; its name here must not keep it.
         self._waiting: WeakValueDictionary[tuple[_Session, str], WatchedAgent]
         self._waiting = WeakValueDictionary()
         self._lock = threading.Lock()
@@ -129,7 +130,7 @@ class ContextPlugin(BasePlugin):  # type: ignore[misc, unused-ignore]
         await asyncio.to_thread(self._finish, _session_of(invocation_context), error)
 
     async def close(self) -> None:
-        """End all agents, with the runner; what takes longer than `CLOSE_SECONDS` goes on."""
+        """End all agents with the runner; what takes longer than `CLOSE_SECONDS` continues alone."""
         ending = asyncio.ensure_future(asyncio.to_thread(self.adapter.close))
         await asyncio.wait({ending}, timeout=CLOSE_SECONDS)
         if not ending.done():
@@ -161,6 +162,8 @@ class ContextPlugin(BasePlugin):  # type: ignore[misc, unused-ignore]
             if first is None:
                 agent = begin()
             else:
+                # Workflow agents call no model and have no window: the session's first one is the
+                # parent.
                 with first.inside():
                     agent = begin()
             agents[name] = agent

@@ -113,6 +113,7 @@ class ContextHooks(RunHooks[Any]):
         tool = agent.as_tool(name, description, **given)
 
         async def invoke(context: ToolContext[Any], arguments: str) -> Any:
+            # Each call of the tool is a run, and a run needs options of its own.
             options = self.options(config or context.run_config)
             watched = agent.as_tool(name, description, **given, **options)
             return await watched.on_invoke_tool(context, arguments)
@@ -195,7 +196,7 @@ class _Run(RunHooks[Any]):
         self._request: tuple[Any, ...] = ()
 
     def begin(self, input_: object, given: dict[str, Any]) -> None:
-        """Take note of the run that begins.
+        """Note the run that begins.
 
         Args:
             input_: What it is given: a state is that of a run which waited for a person.

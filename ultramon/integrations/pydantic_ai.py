@@ -80,6 +80,7 @@ class _Run(AbstractCapability[Any]):
         try:
             result: AgentRunResult[Any] = await handler()
         except BaseException as error:
+            # The error that ended this run for its handoff is no failure of it.
             if not isinstance(error, HandedOffError) or error.handoff is not self._agent.handoff:
                 self._agent.failed(error)
             raise
@@ -106,8 +107,8 @@ class _Run(AbstractCapability[Any]):
         note = agent.before_call(request_context.model.model_name)
         if note is None:
             return request_context
-        told = ModelRequest(parts=[UserPromptPart(note)])
-        return replace(request_context, messages=[*request_context.messages, told])
+        added = ModelRequest(parts=[UserPromptPart(note)])
+        return replace(request_context, messages=[*request_context.messages, added])
 
     async def after_model_request(
         self,

@@ -19,7 +19,7 @@ class ReadingAdapter(Adapter):
     """An adapter that can neither add to a call nor end a run.
 
     Args:
-        what: What its user has made, for messages, e.g. ``a logger``.
+        what: What its user has made, for texts of errors, e.g. ``a logger``.
         framework: As for `Adapter`, and so are monitor and choices.
 
     Raises:
