@@ -16,7 +16,8 @@ BLOCK = re.compile(r"^```python\n(.*?)^```\n(?:```text\n(.*?)^```\n)?", re.MULTI
 ADAPTER = re.compile(r"^from ultramon\.integrations\.(\w+)", re.MULTILINE)
 OWN_ENVIRONMENT = {"google_adk": "google.adk", "litellm": "litellm"}
 """Frameworks whose requirements exclude the others; `make frameworks` runs their blocks."""
-LINK = re.compile(r"\]\(([^)#\s]+)(?:#[^)]*)?\)")
+LINK = re.compile(r"\]\(([^)#\s]*)(?:#([^)\s]+))?\)")
+FENCED = re.compile(r"^```.*?^```$", re.MULTILINE | re.DOTALL)
 
 
 def blocks():
@@ -77,12 +78,22 @@ def test_the_orchestrator_of_the_first_page_runs_under_a_name_of_its_own(tmp_pat
     assert again.stdout.startswith("2 of 2 verified (2 by an earlier call, the last ")
 
 
-@pytest.mark.parametrize("path", DOCUMENTS, ids=lambda path: path.name)
+def anchors(path: Path) -> set[str]:
+    """Return the anchors that GitHub makes of a page's headings."""
+    page = FENCED.sub("", path.read_text(encoding="utf-8"))
+    headings = re.findall(r"^#+ (.+)$", page, re.MULTILINE)
+    return {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings}
+
+
+@pytest.mark.parametrize("path", [*DOCUMENTS, ROOT / "CONTRIBUTING.md"], ids=lambda path: path.name)
 def test_every_local_link_leads_somewhere(path):
-    """No page links to a file that is not there."""
-    for target in LINK.findall(path.read_text(encoding="utf-8")):
-        if "://" not in target:
-            assert (path.parent / target).exists(), target
+    """No page links to a file that is not there, nor to a heading that no page has."""
+    for target, anchor in LINK.findall(path.read_text(encoding="utf-8")):
+        if "://" in target:
+            continue
+        page = path.parent / target if target else path
+        assert page.exists(), target
+        assert not anchor or page.suffix != ".md" or anchor in anchors(page), f"{target}#{anchor}"
 
 
 def test_the_state_file_page_names_every_field():

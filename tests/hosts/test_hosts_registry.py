@@ -206,7 +206,7 @@ def test_the_table_of_hosts_says_what_is_so():
         "status_line": "status line",
         "resident": "resident",
     }.items():
-        offered = [not cell.startswith(("no", "the client")) for cell in cells[row]]
+        offered = [not cell.startswith(("no", "the host")) for cell in cells[row]]
         assert offered == [option in host.setup.own_options for host in hosts]
     assert set(cells["`replay`, `report`, `resume`"]) == {"yes"}
     assert all(host.setup.resume_words("s") for host in hosts)
