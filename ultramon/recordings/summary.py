@@ -9,8 +9,10 @@ from dataclasses import asdict, dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from ultramon.context.estimator import estimate_tokens, family_for_model
+from ultramon.context.token_usage import TokenUsage
 from ultramon.context.tracker import FALL_RATIO, OTHER, REPLY
 from ultramon.hosts.transcripts.records import (
+    Billed,
     Boundary,
     Broken,
     Content,
@@ -22,6 +24,16 @@ from ultramon.hosts.transcripts.records import (
 )
 from ultramon.recordings.reply_keys import COMPACTION, MAX_KEYS, reply_key
 from ultramon.recordings.series import Series
+from ultramon.recordings.usage import (
+    MAYBE_READ_AGAIN,
+    READ_AGAIN,
+    RESTART,
+    SPENT,
+    UsageSums,
+    day_of,
+    usage_of,
+)
+from ultramon.state.prompt_text import SUCCESSOR_WORDS
 
 if TYPE_CHECKING:
     from ultramon.hosts.transcripts.records import Record
@@ -75,6 +87,8 @@ class TranscriptSummary:
         first_prompt: The beginning of the first prompt of its own, or None.
         points: The reported tokens, the highest of each stretch.
         compaction_points: Indices into `points` where a window was emptied.
+        usage: What its requests cost in tokens: JSON of `ultramon.recordings.usage.UsagePart`,
+            without what was copied.
     """
 
     host: str
@@ -104,6 +118,7 @@ class TranscriptSummary:
     first_prompt: str | None = None
     points: list[int] = field(default_factory=list)
     compaction_points: list[int] = field(default_factory=list)
+    usage: list[list[Any]] = field(default_factory=list)
 
     def to_json(self) -> dict[str, Any]:
         """Return the facts by name."""
@@ -166,6 +181,12 @@ class Summarizer:
         self._is_rewound = False
         self._inherited = 0
         """Tokens of the present window that were copied with it."""
+        self._usage = UsageSums(summary.usage)
+        self._billed: tuple[Report, bool] | None = None
+        """The last report that was billed, and whether its input had been read before."""
+        self._reads_again: str | None = None
+        """Why the next request reads again what was read before: a kind of event."""
+        self._is_summary_billed = False
         if memory is not None:
             self._series.restore(memory["series"])
             if memory["held"] is not None:
@@ -176,6 +197,10 @@ class Summarizer:
             self._by_source = memory["bySource"]
             self._compacted_at = memory["compactedAt"]
             self._is_rewound, self._inherited = memory["isRewound"], memory["inherited"]
+            if memory["billed"] is not None:
+                self._billed = Report(**memory["billed"][0]), memory["billed"][1]
+            self._reads_again = memory["readsAgain"]
+            self._is_summary_billed = memory["isSummaryBilled"]
         self._family = family_for_model(summary.model)
 
     def memory(self) -> dict[str, Any]:
@@ -190,6 +215,9 @@ class Summarizer:
             "compactedAt": self._compacted_at,
             "isRewound": self._is_rewound,
             "inherited": self._inherited,
+            "billed": None if self._billed is None else (vars(self._billed[0]), self._billed[1]),
+            "readsAgain": self._reads_again,
+            "isSummaryBilled": self._is_summary_billed,
         }
 
     def to_json(self) -> dict[str, Any]:
@@ -215,13 +243,17 @@ class Summarizer:
                 summary.reports += not is_copy
                 self._flush()
                 self._held = record
-            elif self._held is not None:  # else text came between: the report was counted already
+            elif self._held is not None:
                 self._held = record
+            else:  # text came between, and it would take its place: only the bill changes
+                self._correct_bill(record)
         elif isinstance(record, Content):
             if is_copy:
                 return
             if summary.first_prompt is None and record.source == "user":
                 summary.first_prompt = _opening(record.text)
+                if SUCCESSOR_WORDS in record.text:
+                    self._reads_again = RESTART
             # A text that a report counts would be counted twice.
             if not record.counted:
                 self._flush()
@@ -242,6 +274,10 @@ class Summarizer:
                 return
             self._compact(record.post_tokens)
             self._follower.on_boundary(record)
+        elif isinstance(record, Billed):
+            self._flush()
+            if not is_copy:
+                self._bill_beside(record)
         elif isinstance(record, Rewind):
             self._flush()
             self._is_rewound = True
@@ -281,6 +317,7 @@ class Summarizer:
             self._family = family_for_model(model)
         if self._take_key(reply_key(report)):
             self._report = tokens, report.output_tokens
+            self._billed, self._reads_again = None, RESTART
             self._inherit()
             summary.last_tokens = tokens + report.output_tokens
             return
@@ -291,6 +328,7 @@ class Summarizer:
             else:
                 self._compact(None)
         self._is_rewound = False
+        self._bill(report)
         if self._before_compaction is not None:
             summary.discarded_tokens += max(0, self._before_compaction - tokens)
             self._before_compaction = None
@@ -300,6 +338,55 @@ class Summarizer:
         _add(self._by_source, REPLY, report.output_tokens, _MAX_SOURCES)
         summary.last_tokens = tokens + report.output_tokens
         summary.has_ended_in_overflow = False
+
+    def _bill(self, report: Report) -> None:
+        """Add what a report cost, and whether it had to be read again."""
+        event, self._reads_again = self._reads_again, None
+        self._is_summary_billed = False
+        if event == RESTART:
+            self._usage.add(RESTART, day_of(report.at), _model_of(report), TokenUsage())
+        self._billed = report, event is not None
+        self._add_bill(1)
+
+    def _correct_bill(self, report: Report) -> None:
+        if self._billed is not None and self._billed[0].message_id == report.message_id:
+            self._add_bill(-1)
+            self._billed = report, self._billed[1]
+            self._add_bill(1)
+
+    def _add_bill(self, count: int) -> None:
+        assert self._billed is not None
+        report, is_again = self._billed
+        usage = usage_of(report)
+        parts = [(SPENT, usage, report.cost_usd)]
+        if is_again:
+            parts.append((READ_AGAIN, usage._replace(cache_read_tokens=0, output_tokens=0), None))
+            parts.append((MAYBE_READ_AGAIN, TokenUsage(0, usage.cache_read_tokens), None))
+        for kind, tokens, cost_usd in parts:
+            self._usage.add(
+                kind,
+                day_of(report.at),
+                _model_of(report),
+                tokens,
+                request_tokens=report.tokens,
+                speed=report.speed,
+                cost_usd=cost_usd,
+                count=count,
+            )
+
+    def _bill_beside(self, record: Billed) -> None:
+        """Add a request that is no reading of the window."""
+        usage, day = usage_of(record), day_of(record.at)
+        self._is_summary_billed = self._is_summary_billed or record.is_summary
+        for kind in (SPENT, READ_AGAIN) if record.is_summary else (SPENT,):
+            self._usage.add(
+                kind,
+                day,
+                record.model,
+                usage,
+                request_tokens=usage.input_side_tokens,
+                speed=record.speed,
+            )
 
     def _take_key(self, key: str) -> bool:
         """Note a reply or a compaction; return whether it is copied from another transcript."""
@@ -330,6 +417,12 @@ class Summarizer:
             self._before_compaction = None
         else:
             self._before_compaction = sum(self._report)
+        day, held = day_of(summary.ended_at), self._before_compaction or 0
+        self._usage.add(COMPACTION, day, summary.model, TokenUsage())
+        if held and not self._is_summary_billed:
+            usage = TokenUsage(0, held, 0, 0, tokens_after or 0)
+            self._usage.add(MAYBE_READ_AGAIN, day, summary.model, usage, request_tokens=held)
+        self._reads_again = COMPACTION
         self._close_window()
         summary.compactions += 1
         summary.last_tokens = None
@@ -351,6 +444,11 @@ class Summarizer:
             _add(self._summary.tokens_by_source, source, tokens, _MAX_SOURCES)
         self._by_source = {}
         self._report, self._text_tokens, self._inherited = None, 0.0, 0
+
+
+def _model_of(report: Report) -> str | None:
+    """Return the model whose price holds: the one that answered."""
+    return report.model or report.requested_model
 
 
 def _opening(text: str) -> str | None:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from ultramon.context.estimator import estimate_tokens
 from ultramon.errors import ConfigurationError
 from ultramon.hosts.calls.handling import GOAL_HEADING
-from ultramon.state.prompt_text import one_line, section
+from ultramon.state.prompt_text import SUCCESSOR_WORDS, one_line, section
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -217,7 +217,7 @@ def successor_prompt(
 
     def render(own: int, others: int, chars: int) -> list[str]:
         lines = _instructions(items, own, recorded_by)
-        lines += ["", "## Where the work stands", f"This is context {number} of the job."]
+        lines += ["", f"{SUCCESSOR_WORDS}{number} of the job."]
         lines.append(f"The one before ended: {one_line(before.reason)}.")
         if counts := str(before.work):
             lines.append(f"Items of the whole job: {counts}.")

@@ -10,6 +10,8 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
 MAX_ITEM_CHARS = 500
+SUCCESSOR_WORDS = "## Where the work stands\nThis is context "
+"""In the prompt of a context that continues the work of an earlier one."""
 
 
 def one_line(text: str) -> str:

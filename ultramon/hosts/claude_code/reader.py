@@ -19,6 +19,7 @@ from ultramon.hosts.transcripts.jsonl import (
 )
 from ultramon.hosts.transcripts.records import (
     OVERFLOW,
+    Billed,
     Boundary,
     Content,
     Overflow,
@@ -44,6 +45,10 @@ _MESSAGE_TYPE_BYTES = tuple(name.encode() for name in _MESSAGE_TYPES)
 _TEXT_KEYS = ("text", "content", "file", "prompt")
 _FILE_KEYS = ("file_path", "notebook_path")
 _NO_PARENT = "none"
+_USUAL_SPEED = "standard"
+_BILLED_ITERATIONS = ("message", "fallback_message", "compaction")
+_MOST_USD = 1e6
+_ONE_HOUR = "ephemeral_1h_input_tokens"
 _TOOLS_USED = "<tools-used-before-summary>"
 """Begins a text that the host puts before a subagent's own."""
 
@@ -249,11 +254,14 @@ class LineReader(TranscriptReader):
                 self._tools.add(block.get("id"), text_or_none(block.get("name")) or "unknown")
                 if path := _file_of(block.get("input")):
                     self._files.add(block.get("id"), path)
-        if self._is_earlier(at) and not self._has_stepped_back:
-            return []  # the summary's own reply, or one of the window that is gone
-        records: list[Record] = []
         report = self._report(entry, message, at)
-        if report is not None and self._accept(report):
+        if self._is_earlier(at) and not self._has_stepped_back:
+            # The summary's own reply, or one of the window that is gone.
+            return self._billed_beside(message, report, at)
+        records: list[Record] = []
+        if report is None:
+            records = self._billed_beside(message, None, at)
+        elif self._accept(report):
             records.append(report)
         for block in blocks:
             text = _reply_text(block)
@@ -285,6 +293,7 @@ class LineReader(TranscriptReader):
         usage = message.get("usage")
         if not isinstance(usage, dict):
             return None
+        billed, speed = _billed(usage), text_or_none(usage.get("speed"))
         usage = _last_request(usage)
         report = Report(
             message_id=text_or_none(message.get("id")),
@@ -295,9 +304,26 @@ class LineReader(TranscriptReader):
             cache_creation_tokens=token_count(usage, "cache_creation_input_tokens"),
             output_tokens=token_count(usage, "output_tokens"),
             at=at,
+            billed=billed,
+            speed=None if speed == _USUAL_SPEED else speed,
+            cost_usd=_amount(entry.get("costUSD")),
         )
         # No reply is made from nothing: the host writes zeros where it has no numbers.
         return report if report.tokens else None
+
+    def _billed_beside(
+        self, message: JsonObject, report: Report | None, at: float | None
+    ) -> list[Record]:
+        """Return what a message cost that says nothing of the present window, once."""
+        usage, name = message.get("usage"), text_or_none(message.get("id"))
+        if not isinstance(usage, dict) or name is None or name in self._reported:
+            return []
+        billed = _billed(usage) or _kinds(usage)
+        if not any(billed):
+            return []
+        self._reported.add(name)
+        model = text_or_none(message.get("model"))
+        return [Billed(model, billed, at, is_summary=report is None)]
 
     def _accept(self, report: Report) -> bool:
         """Remember a report; False when its message was reported and it says nothing new.
@@ -420,6 +446,45 @@ def _reply_text(block: object) -> str:
     if block.get("type") == "tool_use":
         return text_of([block.get("name"), block.get("input")], None)
     return text_of(block, ("thinking", "text"))
+
+
+def _amount(value: object) -> float | None:
+    if not isinstance(value, int | float) or isinstance(value, bool):
+        return None
+    return float(value) if 0 <= value < _MOST_USD else None
+
+
+def _billed(usage: JsonObject) -> tuple[int, ...] | None:
+    """Return what a message cost by kind of token, None where its counts say it as they are.
+
+    Several requests may have made it, and what its outer numbers say of a request for a summary
+    differs; each is billed.
+    """
+    iterations = usage.get("iterations")
+    requests = iterations if isinstance(iterations, list) else []
+    known = [
+        one for one in requests if isinstance(one, dict) and one.get("type") in _BILLED_ITERATIONS
+    ]
+    if known:
+        return tuple(map(sum, zip(*map(_kinds, known), strict=True)))
+    kinds = _kinds(usage)
+    return kinds if kinds[3] else None
+
+
+def _kinds(usage: JsonObject) -> tuple[int, ...]:
+    """Return the counts of one request, in the order of `TokenUsage`."""
+    new, read, written, output = (
+        optional_token_count(usage, name) or 0
+        for name in (
+            "input_tokens", "cache_read_input_tokens", "cache_creation_input_tokens",
+            "output_tokens",
+        )
+    )  # fmt: skip
+    split = usage.get("cache_creation")
+    # The split may be empty beside a sum: then the usual time holds.
+    found = optional_token_count(split, _ONE_HOUR) if isinstance(split, dict) else None
+    one_hour = min(found or 0, written)
+    return new, read, written - one_hour, one_hour, output
 
 
 def _last_request(usage: JsonObject) -> JsonObject:

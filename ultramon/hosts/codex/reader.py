@@ -17,6 +17,7 @@ from ultramon.hosts.transcripts.jsonl import (
     token_count,
 )
 from ultramon.hosts.transcripts.records import (
+    Billed,
     Boundary,
     Content,
     Overflow,
@@ -199,11 +200,13 @@ class LineReader(TranscriptReader):
         at = parse_time(entry.get("timestamp"))
         if kind == "event_msg" and payload.get("type") == "token_count":
             return self._read_event(payload, at)
-        held = self.held
+        held: tuple[Record, ...] = self.held
         if kind == "compacted":
             # The request that made the summary still saw the old window.
             summary_id = payload.get("compaction_response_id")
-            held = tuple(report for report in held if report.message_id != summary_id)
+            held = tuple(
+                _summary_request(one) if one.message_id == summary_id else one for one in self.held
+            )
         if kind == "token_usage_record":
             self._has_usage_records = True
             response_id = text_or_none(payload.get("response_id"))
@@ -267,8 +270,14 @@ class LineReader(TranscriptReader):
         records: list[Record] = list(self._window(info, at))
         # Written late, and again whenever a rate limit changes: only for versions without records.
         if not self._has_usage_records and info.get("total_token_usage") != self._total:
-            self._total = info.get("total_token_usage")
-            records.extend(self._report(None, info.get("last_token_usage"), at))
+            before, self._total = self._total, info.get("total_token_usage")
+            billed = _difference(before, self._total)
+            reports = list(self._report(None, info.get("last_token_usage"), at))
+            for report in reports:
+                report.billed = billed
+            if not reports and billed is not None and any(billed):
+                records.append(Billed(self._model, billed, at, is_summary=True))
+            records.extend(reports)
         return records
 
     def _report(self, response_id: str | None, usage: object, at: float | None) -> Iterable[Report]:
@@ -302,6 +311,39 @@ class LineReader(TranscriptReader):
             return ()
         self._compacted = True
         return (Boundary(None, None, at),)
+
+
+def _kinds(usage: object) -> tuple[int, ...] | None:
+    """Return the counts of a usage in the order of `TokenUsage`; None = it is none."""
+    if not isinstance(usage, dict):
+        return None
+    new, read, written, output = (
+        optional_token_count(usage, name) or 0
+        for name in (
+            "input_tokens", "cached_input_tokens", "cache_write_input_tokens", "output_tokens",
+        )
+    )  # fmt: skip
+    return max(0, new - read - written), read, written, 0, output
+
+
+def _difference(before: object, after: object) -> tuple[int, ...] | None:
+    """Return what was billed between two totals of a thread; None = they do not say."""
+    first, second = _kinds(before), _kinds(after)
+    if first is None or second is None:
+        return None
+    found = tuple(two - one for one, two in zip(first, second, strict=True))
+    # A total that is lower has begun anew.
+    return None if min(found) < 0 else found
+
+
+def _summary_request(report: Report) -> Billed:
+    cached = report.cache_read_tokens + report.cache_creation_tokens
+    new = report.input_tokens - cached if report.cache_in_input else report.input_tokens
+    billed = (
+        max(0, new), report.cache_read_tokens, report.cache_creation_tokens, 0,
+        report.output_tokens,
+    )  # fmt: skip
+    return Billed(report.model, billed, report.at, is_summary=True)
 
 
 def _content(

@@ -148,7 +148,9 @@ def report_of(entry: JsonObject) -> Report | None:
         output_tokens=token_count(tokens, "output"),
         at=parse_time(entry.get("timestamp")),
     )
-    report.find_cache(optional_token_count(tokens, "total"))
+    total = optional_token_count(tokens, "total")
+    report.find_cache(total)
+    report.bill_thoughts(optional_token_count(tokens, "thoughts") or 0, total)
     return report
 
 

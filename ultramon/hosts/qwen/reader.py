@@ -235,7 +235,9 @@ def _report(entry: JsonObject, at: float | None) -> Report | None:
         output_tokens=token_count(usage, "candidatesTokenCount"),
         at=at,
     )
-    report.find_cache(optional_token_count(usage, "totalTokenCount"))
+    total = optional_token_count(usage, "totalTokenCount")
+    report.find_cache(total)
+    report.bill_thoughts(optional_token_count(usage, "thoughtsTokenCount") or 0, total)
     # No reply is made from nothing: the provider sent no numbers.
     return report if report.input_tokens else None
 

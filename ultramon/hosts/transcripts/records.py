@@ -88,6 +88,10 @@ class Report(Record):
         update: True when this corrects the numbers of the previous Report, which has the same
             `message_id`; text read between the two came after the response and still counts.
         cache_in_input: Which of the two ways of counting the provider uses.
+        billed: What the response cost in tokens, where that is not what the counts above say: the
+            fields of `ultramon.context.token_usage.TokenUsage` in their order. None = as counted.
+        speed: How the provider served it, as it names that; None = the usual way.
+        cost_usd: What the client says that it cost in US dollars; None = it does not say.
     """
 
     message_id: str | None
@@ -100,6 +104,9 @@ class Report(Record):
     at: float | None = None
     update: bool = False
     cache_in_input: bool = False
+    billed: tuple[int, ...] | None = None
+    speed: str | None = None
+    cost_usd: float | None = None
 
     def find_cache(self, total_tokens: int | None) -> None:
         """Decide how the cache is counted of a provider that usually counts it as input.
@@ -115,6 +122,24 @@ class Report(Record):
             usual=True,
         )
 
+    def bill_thoughts(self, thought_tokens: int, total_tokens: int | None) -> None:
+        """Count thoughts as billed output where the output leaves them out, as the total shows.
+
+        Args:
+            thought_tokens: As stated, 0 or more; they are not in the next request.
+            total_tokens: Of request and reply as stated; None = not stated.
+        """
+        output = self.output_tokens + thought_tokens
+        if thought_tokens and (total_tokens or 0) >= self.tokens + output:
+            cached = self.cache_read_tokens + self.cache_creation_tokens
+            self.billed = (
+                self.tokens - cached,
+                self.cache_read_tokens,
+                self.cache_creation_tokens,
+                0,
+                output,
+            )
+
     @property
     def tokens(self) -> int:
         """Tokens in the window when the request was made: new and cached input, no output."""
@@ -123,6 +148,24 @@ class Report(Record):
             self.cache_read_tokens + self.cache_creation_tokens,
             cache_in_input=self.cache_in_input,
         )
+
+
+class Billed(Record):
+    """A request that cost tokens and says nothing of the present window.
+
+    Attributes:
+        model: The model that answered.
+        billed: Its tokens: the fields of `ultramon.context.token_usage.TokenUsage` in their order.
+        at: Seconds since 1970 (UTC), or None when the line has no readable time.
+        is_summary: Whether it wrote the summary of a compaction.
+        speed: As in `Report`.
+    """
+
+    model: str | None
+    billed: tuple[int, ...]
+    at: float | None = None
+    is_summary: bool = False
+    speed: str | None = None
 
 
 class Boundary(Record):

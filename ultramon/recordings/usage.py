@@ -1,0 +1,144 @@
+"""The tokens that one transcript cost, summed so that prices can be applied later."""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from ultramon.context.token_usage import TokenUsage, size_class
+from ultramon.hosts.transcripts.records import Billed
+from ultramon.recordings.reply_keys import COMPACTION
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from ultramon.hosts.transcripts.records import Report
+
+SPENT = ""
+"""What requests cost. The other kinds are parts of it, or events: `COMPACTION` and `RESTART`."""
+READ_AGAIN = "again"
+"""Part of `SPENT`: behind a compaction or restart, input that no cache held, and the request that
+wrote the summary where it is recorded."""
+MAYBE_READ_AGAIN = "maybe"
+"""Cached input of those requests; and of summaries whose request is not recorded, that request as
+it would have been from a cache, which is no part of `SPENT`."""
+RESTART = "restart"
+"""An event: how often a conversation began with the work of an earlier one."""
+EVENTS = (COMPACTION, RESTART)
+MAX_PARTS = 500
+"""Of one transcript; what comes later counts as of an unknown model."""
+_MAX_MODEL_CHARS = 120
+_KEY_FIELDS = 6
+_COUNT_FIELDS = len(TokenUsage._fields)
+
+
+class UsagePart(NamedTuple):
+    """What one transcript cost on one day, with one model, in requests of one size.
+
+    Attributes:
+        kind: `SPENT` or one of the other kinds.
+        day: ``2026-11-20`` in the time zone of the machine, empty where no line has a time.
+        model: The model that answered, None = unknown.
+        size_class: See `ultramon.context.token_usage.size_class`.
+        speed: As in `Report`.
+        is_stated: Whether the client itself says what these requests cost.
+        usage: The tokens.
+        requests: How many requests, or events.
+        cost_usd: As the client says; 0.0 where it does not.
+    """
+
+    kind: str
+    day: str
+    model: str | None
+    size_class: int
+    speed: str | None
+    is_stated: bool
+    usage: TokenUsage
+    requests: int
+    cost_usd: float
+
+    @property
+    def request_tokens(self) -> int:
+        """The input side of one of these requests, as far as tiers of prices need it."""
+        return self.size_class + 1 if self.size_class else 0
+
+    @property
+    def host_usd(self) -> float | None:
+        """What the client says that they cost, None where it does not."""
+        return self.cost_usd if self.is_stated else None
+
+
+class UsageSums:
+    """Sums of one transcript.
+
+    Args:
+        rows: Of a sum so far, which is continued in place: JSON of `UsagePart`.
+    """
+
+    def __init__(self, rows: list[list[Any]]) -> None:
+        self._rows = rows
+        self._by_key = {tuple(row[:_KEY_FIELDS]): row for row in rows}
+
+    def add(
+        self,
+        kind: str,
+        day: str,
+        model: str | None,
+        usage: TokenUsage,
+        *,
+        request_tokens: int = 0,
+        speed: str | None = None,
+        cost_usd: float | None = None,
+        count: int = 1,
+    ) -> None:
+        """Add requests, or events; a negative count takes them back."""
+        name = None if model is None else model[:_MAX_MODEL_CHARS]
+        key = (kind, day, name, size_class(request_tokens), speed, cost_usd is not None)
+        row = self._by_key.get(key)
+        if row is None:
+            if len(self._rows) >= MAX_PARTS:
+                key = (kind, "", None, 0, None, False)
+                row = self._by_key.get(key)
+            if row is None:
+                row = [*key, *[0] * _COUNT_FIELDS, 0, 0.0]
+                self._by_key[key] = row
+                self._rows.append(row)
+        for at, tokens in enumerate(usage, _KEY_FIELDS):
+            row[at] += count * tokens
+        row[-2] += count
+        row[-1] += count * (cost_usd or 0.0)
+
+
+def parts_of(rows: Iterable[list[Any]]) -> list[UsagePart]:
+    """Return the parts of a transcript's sums."""
+    end = _KEY_FIELDS + _COUNT_FIELDS
+    return [
+        UsagePart._make((*row[:_KEY_FIELDS], TokenUsage._make(row[_KEY_FIELDS:end]), *row[end:]))
+        for row in rows
+    ]
+
+
+def usage_of(record: Report | Billed) -> TokenUsage:
+    """Return what one response cost in tokens."""
+    if isinstance(record, Billed):
+        return TokenUsage._make(record.billed)
+    if record.billed is not None:
+        return TokenUsage._make(record.billed)
+    return TokenUsage.of_counts(
+        record.input_tokens,
+        record.cache_read_tokens,
+        record.cache_creation_tokens,
+        record.output_tokens,
+        cache_in_input=record.cache_in_input,
+    )
+
+
+def day_of(at: float | None) -> str:
+    """Return the day of a time on this machine, empty for None."""
+    if at is None:
+        return ""
+    try:
+        now = time.localtime(at)
+    except (OverflowError, ValueError, OSError):
+        return ""
+    return f"{now.tm_year:04d}-{now.tm_mon:02d}-{now.tm_mday:02d}"
