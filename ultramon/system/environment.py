@@ -36,7 +36,6 @@ VARIABLES = {
     "SERVE_PORT": "Port of a server, see `serve --port`.",
     "STATE_DIR": "Directory of states, journal and queue; without it the platform's for this user.",
     "STATUS_LINE": "In a status line that ultramon runs: `1`, so that none runs itself again.",
-    "STATUS_LINE_PARTS": "Parts of ultramon's status line, see `install --status-line-parts`.",
     "SUPERVISED": "In a process of `Fleet.supervise`: the orchestrator that started it.",
     "TOKEN_FILE": "File with the token by which this agent proves who it is.",
 }

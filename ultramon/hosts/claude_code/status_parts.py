@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from time import localtime, strftime
 
-from ultramon.hosts.installed_choices import STATUS_LINE_PARTS
 from ultramon.state.plan_limits import FIVE_HOURS, SEVEN_DAYS, finite_number
 
 TYPE_CHECKING = False
@@ -14,7 +13,6 @@ if TYPE_CHECKING:
 
     from ultramon.state.plan_limits import AccountPlan
 
-PARTS_VARIABLE = "ULTRAMON_STATUS_LINE_PARTS"
 BETWEEN = " · "
 _BRIEF = {FIVE_HOURS: "5h", SEVEN_DAYS: "week"}
 _DAY_SECONDS = 86_400.0
@@ -27,10 +25,8 @@ def join_parts(parts: Mapping[str, str], order: Sequence[str], environ: Mapping[
     Args:
         parts: The text of each part; empty = there is nothing to say.
         order: The names of the parts that are shown.
-        environ: Of the client, with the width of its terminal; an order in it comes first.
+        environ: Of the client, with the width of its terminal.
     """
-    named = [name.strip() for name in environ.get(PARTS_VARIABLE, "").split(",")]
-    order = [name for name in named if name in STATUS_LINE_PARTS] or order
     shown = [text for name in order if (text := parts.get(name))]
     columns = environ.get("COLUMNS", "")
     width = int(columns) if columns.isascii() and columns.isdigit() and len(columns) < 6 else 0

@@ -14,7 +14,7 @@ def main(argv: list[str]) -> int:
         from ultramon.hosts.claude_code.hook import FORWARDED
         from ultramon.hosts.resident.forwarder import forward
 
-        variables = (*FORWARDED, "COLUMNS", "ULTRAMON_STATUS_LINE_PARTS")
+        variables = (*FORWARDED, "COLUMNS")
         unanswered = forward("claude-code statusline", argv[1], variables)
         if unanswered is None:
             return 0
