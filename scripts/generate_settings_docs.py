@@ -12,6 +12,7 @@ from pathlib import Path
 from ultramon.alerts.config import AlertConfig
 from ultramon.context.config import ContextConfig
 from ultramon.context.shared_levels import SharedLevels
+from ultramon.notices.crossings import PlanLevels
 from ultramon.server.workers.webhooks import SETTINGS, TARGET_SETTINGS
 from ultramon.system.environment import VARIABLES
 from ultramon.system.settings import REQUIRED, Setting
@@ -21,6 +22,7 @@ TABLES = {
     "levels": SharedLevels.settings,
     "context": ContextConfig.settings,
     "alerts": AlertConfig.settings,
+    "plan": PlanLevels.settings,
     "webhooks": SETTINGS,
     "webhooks.targets": TARGET_SETTINGS,
 }
@@ -35,7 +37,7 @@ def _default(value: object) -> str:
     if isinstance(value, bool):
         return f"`{str(value).lower()}`"
     if isinstance(value, list | tuple):
-        return f"`[{', '.join(value)}]`"
+        return f"`[{', '.join(map(str, value))}]`"
     return "none" if value is None else f"`{value:,}`" if isinstance(value, int) else f"`{value}`"
 
 
@@ -53,7 +55,7 @@ def _settings(settings: Mapping[str, Setting]) -> Iterator[str]:
 def variables() -> dict[str, str]:
     """Return every environment variable of ultramon, sorted, with its meaning."""
     found = {f"ULTRAMON_{name}": meaning for name, meaning in VARIABLES.items()}
-    for table in ("context", "alerts"):
+    for table in ("context", "alerts", "plan"):
         for name, one in TABLES[table].items():
             for variable, key in zip(one.variables, one.keys or ("",), strict=False):
                 found.setdefault(variable, f"`{name}{key and f'.{key}'}` of `[{table}]`.")

@@ -7,6 +7,7 @@ import os
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from ultramon.backends.level_watch import LevelWatch
 from ultramon.backends.local.backend import LocalBackend
 from ultramon.errors import StateError
 from ultramon.server.app import create_app
@@ -178,15 +179,18 @@ def serve(
             **endpoint.server_options(),
         )
         end_export = start_metrics(services)
+        levels = LevelWatch(backend, state_directory, "serve", clock=services.clock)
         sending = webhooks.start(services)
         lost_agents = LostAgents(services)
         lost_agents.start()
+        levels.start()
         try:
             server.run_here()
         finally:
             remove_server_file(state_directory)
             services.stopping.set()
             end_export()
+            levels.stop()
             lost_agents.close()
             sending.stop()
 

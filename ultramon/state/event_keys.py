@@ -25,7 +25,13 @@ def is_event(value: object) -> bool:
 
 
 def event_key(event: dict[str, Any]) -> str:
-    """Return the key of an event, under which it is stored once: agent, epoch, type, count."""
+    """Return the key of an event, under which it is stored once: agent, epoch, type, count.
+
+    An event that is about no agent brings its key along.
+    """
+    own = event.get("key")
+    if isinstance(own, str):
+        return own
     return (
         f"{event['agentId']}/{event['generation']}/{event['epoch']}/{event['type']}/"
         f"{event.get('level') or ''}/{event.get('n', 0)}"

@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING, Any
 from ultramon.state.level_share import share_in, share_sentence
 from ultramon.state.usage_percent import exact_ratio, whole_percent
 from ultramon.system.terminal_text import sanitize
-from ultramon.system.wording import field, plural, tokens
+from ultramon.system.timestamps import parse_time
+from ultramon.system.wording import field, moment, plural, tokens
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -86,6 +87,14 @@ def _enforcement(event: dict[str, Any]) -> str:
     return f"{'dry run: ' * event['dryRun']}{field(event['reason'])}"
 
 
+def _plan(event: dict[str, Any]) -> str:
+    level, limit = field(event["level"]), field(event["limit"])
+    percent = whole_percent(event["usedRatio"], rounds=False)
+    resets_at = parse_time(event["resetsAt"])
+    resets = "?" if resets_at is None else moment(resets_at)
+    return f"{level}, {percent} % of {limit} used, resets {resets}"
+
+
 def _audit(event: dict[str, Any]) -> str:
     claimed = event["claimed"]
     as_whom = "" if claimed is None else f" as {field(claimed)}"
@@ -117,6 +126,7 @@ _WORDS: dict[str, Callable[[dict[str, Any]], str] | None] = {
     "items_set_aside": _items,
     "items_reopened": _items,
     "dead_letter": lambda event: f"message {event['n']:d} could not be delivered",
+    "plan_threshold_reached": _plan,
     "audit": _audit,
 }
 EVENT_TYPES = tuple(_WORDS)

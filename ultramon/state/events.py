@@ -147,6 +147,27 @@ class AlertEvent(Event):
     """The project directory of the reading; None for an agent's state."""
 
 
+class PlanEvent(Event):
+    """A limit of a plan reached a level, once per account and period; about no agent.
+
+    ``agent_id`` is ``plan:`` and the account, ``run`` is empty.
+    """
+
+    key: str
+    """``plan:<account>:<limit>:<reset>:<level>``."""
+    level: str
+    account: str
+    """The host's configuration directory."""
+    host: str
+    limit: str
+    """``five_hour``, ``seven_day``, or the host's name for another one."""
+    level_from: float
+    """Used ratio at which the level begins."""
+    used_ratio: Annotated[float, Field(ge=0)]
+    resets_at: datetime
+    measured_at: datetime
+
+
 class AuditEvent(Event):
     """An authenticated caller of a server, `agent_id`, tried a request that it may not make."""
 
@@ -176,6 +197,7 @@ _EVENT_TYPES: dict[str, type[Event]] = {
     "context_spawned": SpawnEvent,
     "context_closed": CloseEvent,
     "context_alert": AlertEvent,
+    "plan_threshold_reached": PlanEvent,
     "audit": AuditEvent,
 }
 

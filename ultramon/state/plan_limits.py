@@ -11,6 +11,7 @@ from math import isfinite
 from zlib import crc32
 
 from ultramon.errors import StateCorruptError, StateError
+from ultramon.state.usage_percent import whole_percent
 from ultramon.system import compact_json
 from ultramon.system.files import (
     delete_quietly,
@@ -83,8 +84,7 @@ class PlanLimit:
     @property
     def percent(self) -> int:
         """The used share in whole percents, rounded down: 100 is reached, not near."""
-        # A ratio that was a whole percent may lie a hair below it.
-        return int(self.used_ratio * 100 + 1e-6)
+        return whole_percent(self.used_ratio, rounds=False)
 
     def to_json(self) -> dict[str, Any]:
         """Return the values as the file and ``status --json`` hold them."""

@@ -30,6 +30,7 @@ TABLES = {
     "alerts": "ULTRAMON_ALERT_",
     "webhooks": "",
     "levels": "ULTRAMON_LEVELS_",
+    "plan": "ULTRAMON_PLAN_",
 }
 """The tables of that file, with the prefix of their environment variables. A name that is nearly
 one of them is refused; other programs may keep any other table there."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from typing import TYPE_CHECKING, Any
 
+from ultramon.backends.level_watch import LevelWatch
 from ultramon.errors import StateError
 from ultramon.metrics.source import MetricsSource
 from ultramon.server.http.http_server import HttpServer, behind_filter
@@ -125,7 +126,8 @@ def serve(
             **endpoint.server_options(),
         )
         try:
-            server.run_here()
+            with LevelWatch(backend, state_directory, "web"):
+                server.run_here()
         finally:
             remove_server_file(state_directory, FILE_NAME)
 

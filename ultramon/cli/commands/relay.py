@@ -210,13 +210,15 @@ def command(
 
 def _run(opened: OpenedRelay) -> RelayResult:
     """Say what holds, and run a relay to its end."""
+    from ultramon.backends.level_watch import LevelWatch
     from ultramon.backends.opening import open_backend
     from ultramon.cli.views.relay_progress import shown
 
     for line in opened.head():
         say(line)
     backend = open_backend(opened.state_directory)
-    with _ended_like_interrupted(), shown(backend, opened.run) as view:
+    levels = LevelWatch(backend, opened.state_directory, "relay")
+    with _ended_like_interrupted(), levels, shown(backend, opened.run) as view:
         view.relay = opened.relay(view.tell)
         return view.relay.run()
 

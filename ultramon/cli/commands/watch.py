@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
-from contextlib import suppress
+from contextlib import nullcontext, suppress
 from importlib.util import find_spec
 
 import click
@@ -12,7 +12,7 @@ import click
 from ultramon.cli.agent_list import open_agent_list
 from ultramon.cli.exit_codes import CommandFailed
 from ultramon.cli.output import make_console, takes_unicode
-from ultramon.cli.selection import limit_option, open_store, store_options
+from ultramon.cli.selection import directory_of, limit_option, open_store, store_options
 from ultramon.cli.views.watch.table import INSTALL_WORDS, draw_live, print_changes
 
 
@@ -65,7 +65,8 @@ def command(
     other than an age changes. --json is short for --format json: each change is one line, with the
     content of `ultramon status --json`.
 
-    Watching stores nothing: no verdict, no heartbeat.
+    Watching stores no verdict and no heartbeat; only that a limit of a plan has reached a level,
+    unless that is stored already.
     """
     if json:
         output_format = "json"
@@ -74,6 +75,8 @@ def command(
 
         click.echo(tmux_line(state_dir, run, color=color))
         return
+    from ultramon.backends.level_watch import LevelWatch
+
     if output_format in (None, "app") and not once and _can_run_app(is_asked=bool(output_format)):
         from ultramon.cli.views.watch.app import watch_with_app
         from ultramon.cli.views.watch.source import Source
@@ -82,24 +85,27 @@ def command(
         everyone = open_agent_list(
             backend, run, show_all=True, is_cut=True, with_news=notify != "none"
         )
-        watch_with_app(
-            Source(backend, everyone, limit),
-            interval_seconds=interval,
-            with_finished=show_all,
-            notify=notify,
-            ascii_only=not takes_unicode(sys.stderr),
-        )
+        with LevelWatch(backend, directory_of(backend), "watch"):
+            watch_with_app(
+                Source(backend, everyone, limit),
+                interval_seconds=interval,
+                with_finished=show_all,
+                notify=notify,
+                ascii_only=not takes_unicode(sys.stderr),
+            )
         return
     is_drawn = output_format != "json" and not once and _can_draw()
+    backend = open_store(state_dir)
     agent_list = open_agent_list(
-        open_store(state_dir),
+        backend,
         run,
         show_all=show_all,
         is_cut=is_drawn or once or limit is not None,
         with_news=notify != "none",
     )
     pause = None if once else interval
-    with suppress(KeyboardInterrupt):
+    watching = nullcontext() if once else LevelWatch(backend, directory_of(backend), "watch")
+    with suppress(KeyboardInterrupt), watching:
         if is_drawn:
             draw_live(agent_list, notify, make_console(), limit, interval)
         else:

@@ -25,7 +25,9 @@ from ultramon.hosts.doctor_context import DoctorContext, ok, problem, warning
 from ultramon.hosts.installed_choices import AGENT, BOTH
 from ultramon.hosts.port import Host
 from ultramon.state.liveness import LOST, STALE, judge
+from ultramon.state.plan_limits import PlanLimits
 from ultramon.state.record import SCHEMA
+from ultramon.state.watched_levels import SILENT_SECONDS, watched_at
 from ultramon.system.environment import is_on
 from ultramon.system.files import delete_quietly, make_private_directory, write_new_file
 from ultramon.system.findings import OK, Finding
@@ -146,6 +148,28 @@ def check_set_aside(context: DoctorContext) -> Iterator[Finding]:
         if kept:
             message = f"set aside as unreadable: {first_of(kept)} in {folder}"
             yield warning("set aside", message, "look at them, then delete them")
+
+
+def check_plans(context: DoctorContext) -> Iterator[Finding]:
+    """The limits of the user's plans: readable, and announced by a process that looks at them."""
+    plans = PlanLimits(context.state_directory)
+    if damaged := plans.damaged():
+        message = f"cannot be read, or were set aside: {first_of(damaged)} in {plans.folder}"
+        yield warning("plan", message, "look at them, then delete them")
+    shown = [
+        f"{account.name} {limit.name} {limit.percent} %"
+        for account in plans.accounts(context.now)
+        for limit in account.limits
+    ]
+    if not shown:
+        return
+    at = watched_at(context.state_directory)
+    if at is not None and context.now - at <= SILENT_SECONDS:
+        yield ok("plan", f"used: {first_of(shown)}; levels are announced")
+    else:
+        message = f"used: {first_of(shown)}; no process announces levels"
+        cure = "ultramon serve, web, watch or relay does while it runs"
+        yield warning("plan", message, cure)
 
 
 def check_failures(context: DoctorContext, hosts: Iterable[Host]) -> Iterator[Finding]:
@@ -288,6 +312,7 @@ def examine(context: DoctorContext, host_name: str | None = None) -> list[Findin
         check_states,
         check_journal,
         check_set_aside,
+        check_plans,
     ):
         findings += check(context)
     findings += check_failures(context, hosts)

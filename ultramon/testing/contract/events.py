@@ -57,6 +57,18 @@ class EventContract:
         backend.append_events([event])
         assert backend.events().events == [event]
 
+    def test_an_event_about_no_agent_is_stored_once_under_its_own_key(
+        self, backend: Backend
+    ) -> None:
+        """What several agents share has a key of its own, whoever noticed it."""
+        for number, key in enumerate(("plan:a:warning", "plan:a:warning", "plan:a:critical")):
+            event = make_event("plan:~/.claude", "plan_threshold_reached", n=number, key=key)
+            backend.append_events([event | {"run": ""}])
+        assert [event["key"] for event in backend.events().events] == [
+            "plan:a:warning",
+            "plan:a:critical",
+        ]
+
     def test_events_are_values(self, backend: Backend) -> None:
         """Changing an event after it was stored, or after it was read, changes no other one."""
         event = make_event("scout-1", handoff={"remaining": ["a"]})

@@ -6,6 +6,7 @@ import re
 from typing import TYPE_CHECKING
 
 from ultramon.pictures.elements import Element, element
+from ultramon.system.ids import is_agent_id
 from ultramon.system.wording import age, field, moment, plural
 from ultramon.web.pages.layout import agent_url, url
 
@@ -60,6 +61,8 @@ def event_table(events: Sequence[PastEvent], names: Mapping[str, str] | None) ->
 
 
 def _who(agent_id: str, names: Mapping[str, str]) -> Element:
+    if not is_agent_id(agent_id):
+        return element("td", field(agent_id), class_="who")  # about what several agents share
     link = element(
         "a", shown_name(agent_id, names), href=agent_url(agent_id), title=field(agent_id)
     )

@@ -1,0 +1,35 @@
+"""When a process looked last at the levels of plans and budgets, for whoever asks if one does."""
+
+from __future__ import annotations
+
+import os
+
+from ultramon.system.files import make_private_directory, open_private
+
+SILENT_SECONDS = 60.0
+"""A process that looks has done so since."""
+_MARK = "levels.watched"
+
+
+def mark_watched(directory: str, now: float) -> None:
+    """Note that a watch looks, for `watched_at`.
+
+    Raises:
+        StateError: The state directory is not safe to use.
+    """
+    make_private_directory(directory)
+    path = os.path.join(directory, _MARK)
+    try:
+        os.utime(path, (now, now))
+    except FileNotFoundError:
+        os.close(open_private(path))
+    except OSError:
+        return  # only the doctor asks
+
+
+def watched_at(directory: str) -> float | None:
+    """Return when a watch looked last, epoch seconds; None = never."""
+    try:
+        return os.lstat(os.path.join(directory, _MARK)).st_mtime
+    except OSError:
+        return None
