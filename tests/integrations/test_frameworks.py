@@ -17,12 +17,13 @@ from ultramon.testing import IntegrationContract
 NO_FRAMEWORKS = (
     "__init__",
     "adapter",
+    "langchain_callbacks",
     "message_texts",
     "provider_client",
     "reading_adapter",
     "requirements",
 )
-"""Files of the room without one; the reader of provider SDKs is tested in a file of its own."""
+"""Files of the room without a driver; those of a framework are tested in a file of their own."""
 FRAMEWORKS = sorted(
     path.stem
     for path in Path(ultramon.integrations.__file__).parent.glob("*.py")

@@ -21,7 +21,7 @@ _BUILT_IN = {
     "claude-agent-sdk": "claude_agent_sdk:ContextHooks",
     "google-adk": "google_adk:ContextPlugin",
     "langchain": "langchain:ContextMiddleware",
-    "langchain-callbacks": "langchain:ContextCallbackHandler",
+    "langchain-callbacks": "langchain_callbacks:ContextCallbackHandler",
     "litellm": "litellm:ContextLogger",
     "openai-agents": "openai_agents:ContextHooks",
     "provider-client": "provider_client:ContextReader",
