@@ -229,8 +229,8 @@ class Backend(Protocol):
     ) -> EventPage:
         """Return every event that is stored now, also those that `events` withholds.
 
-        `events` withholds an event as long as another one may still appear before it, e.g. while an
-        older transaction of anybody is open. Here one may still appear before an event that was
+        `events` withholds an event as long as another one may still appear before it, e.g. while a
+        program has an older transaction open. Here one may still appear before an event that was
         returned. The order is that of `events`, and the cursors can be passed to it.
 
         Args:
@@ -278,8 +278,8 @@ class Backend(Protocol):
         """Become, or stay, the one holder of a consumer name for so long.
 
         A holder that has provably ended, as `ultramon.backends.lease_holder.is_gone` decides, is
-        replaced at once; any other one keeps the name until its lease is over, by a clock that
-        nobody sets: see `ultramon.backends.queue.Queue`.
+        replaced at once; any other one keeps the name until its lease is over, by a clock that is
+        never set: see `ultramon.backends.queue.Queue`.
 
         Args:
             name: The consumer; its cursor and memory belong to the name, not to the holder.

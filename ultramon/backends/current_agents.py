@@ -42,6 +42,7 @@ class CurrentAgents:
             StateError: The store refused.
         """
         beats = self._refresh()
+        # The beat of an agent that has ended judges nothing, and would be looked up.
         agents = (
             agent
             if agent.record is None or not agent.record.active

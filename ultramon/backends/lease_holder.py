@@ -40,7 +40,7 @@ def is_gone(holder: str, machine: MachineIdentity | None = None) -> bool:
 
     Args:
         holder: The name.
-        machine: Where the judge stands; None = here.
+        machine: That of the caller; None = this one.
     """
     try:
         _, pid, named_start, boot_id, hostname = holder.split(" ", 4)

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 
 class _MemoryJournal(Journal):
-    """The same tables in a database that is no file."""
+    """The tables of the journal in a database that is no file."""
 
     __slots__ = ()
 
@@ -59,7 +59,7 @@ class _MemoryJournal(Journal):
             return JournalRows(connection).registration(record.agent_id) is not None
 
     def write_mark(self, agent_id: str, mark: LevelMark | None) -> None:
-        """Nobody needs a mark."""
+        """No writer needs a mark here: see `is_due`."""
 
     def acquire(self, timeout_seconds: float) -> None:
         """No other process writes, and threads of this one are never long."""
@@ -71,7 +71,7 @@ class _MemoryJournal(Journal):
 
 
 class _MemoryDirectory(StateDirectory):
-    """The same bytes in dictionaries."""
+    """The bytes of a state directory in dictionaries."""
 
     __slots__ = ("_lock", "beats", "histories", "requests", "states")
 

@@ -80,7 +80,9 @@ def _create(url: str, source: str) -> Backend:
         return LocalBackend(unquote(parts.path))
     from ultramon.system.entry_points import find_entry_points
 
+    # What stands before an @ may hold a password, which belongs into no error.
     shown = url if "@" not in url else f"{parts.scheme}://…"
+    # Built-in schemes are never looked up: `file:` of another package could swallow states.
     offered = find_entry_points(GROUP, _BUILT_IN)
     if parts.scheme in offered:
         return _open_foreign(offered[parts.scheme], url, source, shown)

@@ -23,7 +23,7 @@ class Page(NamedTuple):
     """In order; read some hundred at a time, as far as the iterator is asked. Each is as it is when
     it is read; one that is deleted meanwhile is left out."""
     counts: Mapping[str, int]
-    """How many agents the run has by verdict, ended ones too; a verdict that nobody has is there
+    """How many agents the run has by verdict, ended ones too; a verdict that no agent has is there
     with 0."""
     cursor: str
     """For `Backend.events`: what was stored after that moment lies behind it."""

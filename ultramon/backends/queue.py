@@ -47,7 +47,7 @@ class Queue(Protocol):
     A message is delivered when its claimer acknowledges it; until then it comes again. Safe to use
     from several threads and processes. Any number of processes may claim for one recipient. Times
     are epoch seconds by the caller's clock, whose time is passed as ``now``. What is due, over or
-    expired is decided by a clock that nobody sets, as far from the caller's as the machine's wall
+    expired is decided by a clock that is never set, as far from the caller's as the machine's wall
     clock is: a wall clock that was wrong for a moment holds nothing and ends nothing.
     """
 
@@ -126,13 +126,13 @@ class Queue(Protocol):
         """
 
     def cancel_messages_from(self, sender: str, category: str) -> Cancelled:
-        """Cancel what a sender has said in one category and nobody has acknowledged yet.
+        """Cancel the messages of a sender in one category that are not acknowledged yet.
 
         Messages of other senders, of other categories and of none stay.
 
         Returns:
             What was found in the store. A store on another machine that does not answer gives
-            zeros: the cancel waits here, in line with its messages. What hosts kept before
+            zeros: the cancel waits here, in line with its messages. What machines kept before
             a cancel is dropped when it arrives, and not counted.
 
         Raises:

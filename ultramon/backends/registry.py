@@ -29,7 +29,7 @@ class Registry(Protocol):
         """Store a registration in place of the agent's older one; every rung is armed again.
 
         Returns:
-            The cancelled notices about the agent, which nobody had received yet.
+            The cancelled notices about the agent, which no recipient had received yet.
 
         Raises:
             StateWriteError: The store refused; nothing changed.

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     Found = TypeVar("Found")
     Answer = TypeVar("Answer")
 
+# Cast, as PostgreSQL sums large integers to `numeric`.
 _DEPTH = """
     SELECT recipient, CAST(sum(ready) AS INTEGER), CAST(sum(waiting) AS INTEGER),
         CAST(sum(claimed) AS INTEGER), CAST(sum(dead) AS INTEGER), CAST(sum(dropped) AS INTEGER),
@@ -69,7 +70,7 @@ class SqlQueue:
         error = error[:MAX_ERROR_CHARS]
 
         def reject(connection: SqlConnection, skew_seconds: float) -> bool:
-            # First of all a change: no other claimer can have the message from here on.
+            # The change comes first: no other claimer can have the message from here on.
             held = connection.execute(
                 "UPDATE main.messages SET last_error = ?"
                 " WHERE id = ? AND claim_token = ? AND state IN (1, 3)",

@@ -120,7 +120,7 @@ _REGISTRATION_KINDS = (str, str, str, (str, type(None)), str, _NUMBER)
 
 
 class SqlRows:
-    """See `ultramon.notices.rows.RouteRows`; all of it but `cancel`.
+    """The rows of routing, in SQL that both databases take: all of `RouteRows` but `cancel`.
 
     Args:
         connection: Within a transaction.
@@ -175,7 +175,7 @@ class SqlRows:
         return bool(done.rowcount == 1)
 
     def sender(self, agent_id: str) -> tuple[float, int, int, float] | None:
-        """See `RouteRows.sender`; the start is by the clock of the agent's owner."""
+        """Return what `RouteRows.sender` states; the start is by the clock of the agent's owner."""
         row = self._execute(
             "SELECT started_at, generation, epoch, cleared_at FROM main.senders WHERE agent_id = ?",
             (agent_id,),

@@ -1,4 +1,4 @@
-"""The times that a store compares: leases, retries and expiries, by a clock that nobody sets.
+"""The times that a store compares: leases, retries and expiries, by a clock that is never set.
 
 A store has a clock of its own. `skew` says how far it is ahead of a machine's wall clock, so that a
 step of the wall clock moves nothing that is stored. What another machine or boot has stored may
@@ -18,7 +18,7 @@ def skew(store_offset: float, offset: float) -> float:
     that of a test, which stands elsewhere, stays as far away as it was.
 
     Args:
-        store_offset: How far the store's clock is ahead of one that nobody sets.
+        store_offset: How far the store's clock is ahead of one that is never set.
         offset: The same of the wall clock.
 
     Returns:

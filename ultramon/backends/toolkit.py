@@ -62,9 +62,9 @@ def is_taken(other: object, until: object, holder: str, at: float) -> bool:
     """Return whether another living holder has a consumer name. See `Backend.subscribe`.
 
     Args:
-        other: The stored holder; None = nobody. A value that is damaged is nobody's, like the next.
+        other: The stored holder; None = there is none, as where this or the end is damaged.
         until: The stored end of its lease, by the clock of the store.
-        holder: Who asks.
+        holder: The caller.
         at: Now, by that clock.
     """
     if not (isinstance(other, str) and isinstance(until, float)):

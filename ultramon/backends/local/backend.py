@@ -83,6 +83,7 @@ class DirectoryBackend(JournalClaims):
         self, agent_id: str, build: Build, *, takeover: bool, now: float, machine: MachineIdentity
     ) -> bool:
         self.directory.prepare()
+        # Once in a process: it lists the whole folder.
         if not self._swept:
             self._swept = True
             self.directory.sweep(wall_clock())
@@ -95,6 +96,7 @@ class DirectoryBackend(JournalClaims):
             except AgentNotFoundError:
                 pass
             except StateCorruptError as error:
+                # Only an owner sets a state aside; readers report it.
                 kept = self.directory.quarantine(agent_id)
                 _log.warning("agent %s: %s; set aside as %s", agent_id, error, kept)
             if stored is not None:
@@ -133,7 +135,7 @@ class DirectoryBackend(JournalClaims):
             self._journal.append(events, AGENT_TIMEOUT_SECONDS, record)
         except StateCorruptError as error:
             _log.warning("%s", self._journal.set_aside(error))
-            return not events
+            return not events  # without events nothing has to be passed again
         except StateWriteError as error:
             _log.info("events wait in the state file: %s", error)
             return not events
@@ -216,7 +218,7 @@ class DirectoryBackend(JournalClaims):
     def committed_events(
         self, after: str | None = None, *, run: str | None = None, agent_id: str | None = None
     ) -> EventPage:
-        """See `Backend.committed_events`. Here `events` withholds nothing."""
+        """Return all that `Backend.committed_events` states; here `events` withholds nothing."""
         wanted = {"run": run, "agent_id": agent_id}
         given = {column: value for column, value in wanted.items() if value is not None}
         return EventPage(*self._journal.tail(after, None, given))
@@ -244,6 +246,7 @@ class DirectoryBackend(JournalClaims):
             ).fetchone()
             other, until, cursor, memory, length = held or (None, 0.0, None, "{}", None)
             if is_taken(other, until, holder, at):
+                # What another boot stored may lie too far ahead: its length counts from this look.
                 length = length if isinstance(length, float) else lease_seconds
                 if until > (end := bounded(until, length, at)):
                     ending = "UPDATE consumers SET lease_until = ? WHERE name = ?"

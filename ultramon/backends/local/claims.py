@@ -40,7 +40,7 @@ _EVENTS = (
 
 
 class JournalClaims:
-    """See `Backend.claim_handoff`, `Backend.pending_claims` and `Backend.settle_claim`.
+    """The claims of handoffs in the journal; the three verbs are those of `Backend`.
 
     Args:
         journal: Where they are.
@@ -135,6 +135,7 @@ def settle(connection: SqlConnection, claim: Claim, *, is_released: bool) -> boo
 
 def raise_if_taken(record: StateRecord, agent_id: str, successor_id: str, status: str) -> None:
     """Raise `HandoffTakenError` where a state continues a handoff that is not its agent's."""
+    # The row of a released claim stays for this: a slow claimant must not win silently.
     if status == "released":
         raise HandoffTakenError(agent_id, None)
     if successor_id != record.agent_id:

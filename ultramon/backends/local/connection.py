@@ -29,7 +29,7 @@ class JournalConnection(sqlite3.Connection):
 
     Attributes:
         directory: The state directory, where the flags of recipients are; empty = no hook reads
-            this journal, and nobody needs a flag.
+            this journal, and no flag is needed.
         busy_milliseconds: What its ``busy_timeout`` was set to last; None = never.
         read_boot: Returns what the clocks of this machine show.
     """

@@ -19,7 +19,7 @@ COLUMNS = "token_hash, agent_id, generation, minted_by, minted_at, expires_at"
 
 
 class JournalCredentials:
-    """See `ultramon.backends.credentials.Credentials`.
+    """The credentials in the journal, as `ultramon.backends.credentials.Credentials` states.
 
     Args:
         journal: Where they are.

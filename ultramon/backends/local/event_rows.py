@@ -14,6 +14,7 @@ if TYPE_CHECKING:
 
 EVENT_COLUMNS = "key, type, run, agent_id, occurred_at, payload"
 CURSORS = "a cursor that this store has returned, or nothing for the beginning"
+# A longer number would not fit the integers of SQLite.
 _MAX_CURSOR_CHARS = 18
 
 

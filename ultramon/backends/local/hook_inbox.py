@@ -78,6 +78,7 @@ class HookInbox:
             StateError: The journal is busy, or refused; nothing was claimed, the flag stays.
         """
         with self.journal.transaction(AGENT_TIMEOUT_SECONDS) as connection:
+            # Again, within the transaction: a parallel call may have claimed them meanwhile.
             if not is_raised(self._directory, self._recipient, also_later=also_later):
                 return
             self.notices = claim_ready(
@@ -120,6 +121,8 @@ class HookInbox:
         Never in a transaction that ends messages: one that is rolled back would leave them
         without a flag.
         """
+        # `state IN (1, 3)` is the condition of the index: SQLite uses one that is partial only
+        # where the query repeats its condition.
         times = connection.execute(
             "SELECT min(CASE WHEN priority IN"
             f" ({priorities(self._at_calls)}) THEN available_at ELSE expires_at END) FROM messages"

@@ -92,7 +92,7 @@ def lower_beside(connection: JournalConnection, agent_id: str) -> None:
 def postpone(directory: str, agent_id: str, until: float | None) -> None:
     """Postpone or lower a flag; only within a transaction that may write.
 
-    Nobody can queue meanwhile, so a flag that is raised at this moment is never lowered.
+    No process can queue meanwhile, so a flag that is raised at this moment is never lowered.
 
     Args:
         directory: The state directory.

@@ -48,7 +48,7 @@ JOURNAL = "journal.sqlite3"
 AGENT_TIMEOUT_SECONDS = 0.05
 """How long a write on an agent's or a hook's path waits for another writer."""
 TOOL_TIMEOUT_SECONDS = 5.0
-"""The same for everything a person or an orchestrator waits for."""
+"""How long everything else waits, for which a person or an orchestrator waits."""
 _RETRY_SECONDS = 0.002
 _ERRORS_OF_VALUES = (TypeError, ValueError, LookupError, AttributeError, ArithmeticError)
 MAX_AUTOMATIC_REPAIR_BYTES = 64 << 20
@@ -162,12 +162,14 @@ class Journal:
     def _open(self, timeout_seconds: float, *, to_write: bool) -> JournalConnection:
         from ultramon.backends.local.connection import JournalConnection, text_or_bytes
 
-        is_ours = self._pid == os.getpid()
-        if self._connection is not None and not (is_ours and self._identity == self._find()):
+        is_own = self._pid == os.getpid()
+        # Another process may have set the file aside, and a new one may be in its place.
+        if self._connection is not None and not (is_own and self._identity == self._find()):
             self.close()
         if self._connection is None:
             self._create_private()
             self._identity = self._find()
+            # From any thread: `lock` keeps them apart.
             self._connection = JournalConnection(
                 self.path, timeout=timeout_seconds, isolation_level=None, check_same_thread=False
             )
@@ -245,13 +247,14 @@ class Journal:
         """Begin a transaction, for `Transaction`, which ends it."""
         to_write = kind == "IMMEDIATE"
         connection = self._open(timeout_seconds, to_write=to_write)
+        # A writer waits in `execute_with_retry`, not in SQLite.
         milliseconds = 0 if to_write else int(timeout_seconds * 1000)
         if milliseconds != connection.busy_milliseconds:
             connection.execute(f"PRAGMA busy_timeout = {milliseconds}")
             connection.busy_milliseconds = milliseconds
         if to_write:
             execute_with_retry(connection, "BEGIN IMMEDIATE", timeout_seconds)
-            # Here and not before: a repair waits for the writers that began without its mark.
+            # After the lock is held: a repair waits for the writers that began without its mark.
             if os.path.lexists(f"{self.path}.repair"):
                 self._refuse_during_repair(connection)
         else:
@@ -554,6 +557,7 @@ class Journal:
         """
 
         def prune(connection: JournalConnection) -> int:
+            # All times are written in one form, which sorts as text.
             done = connection.execute(
                 "DELETE FROM events WHERE occurred_at < ?", (format_time(before),)
             )

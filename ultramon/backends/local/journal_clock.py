@@ -24,7 +24,7 @@ _LEASE = f"coalesce(lease_seconds, {UNKNOWN_LEASE_SECONDS})"
 _CLAIMED = "state IN (1, 3) AND claimed_until > :at"
 CLAIMED_AHEAD = f"{_CLAIMED} + {_LEASE}"
 LONG_CLAIMED_AHEAD = f"{_CLAIMED} + {UNKNOWN_LEASE_SECONDS}"
-"""The same for a journal that is older than its clock."""
+"""`CLAIMED_AHEAD` for a journal that is older than its clock."""
 WAITS_AHEAD = f"state = 0 AND available_at > :at + {_BACKOFF}"
 
 
@@ -44,7 +44,7 @@ def skew_in(connection: JournalConnection) -> float:
 
 
 def known_skew_in(connection: JournalConnection) -> float:
-    """Return the same in a transaction that only reads, and for a journal without a clock."""
+    """Return what `skew_in` does in a transaction that only reads; 0.0 without a clock."""
     from ultramon.backends.local.schema import CLOCK_VERSION
 
     (version,) = connection.execute("PRAGMA user_version").fetchone()

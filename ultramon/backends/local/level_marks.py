@@ -39,7 +39,7 @@ def is_due(directory: str, record: StateRecord) -> bool:
     except FileNotFoundError:
         return False
     except (OSError, StateCorruptError):
-        return True
+        return True  # the database decides
     # Only for registered agents: every other save is spared this.
     from ultramon.notices.levels import decide
 

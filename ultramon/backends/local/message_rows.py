@@ -110,7 +110,7 @@ def _insert(connection: sqlite3.Connection, draft: Draft, at: float) -> tuple[in
 def _enforce_bound(
     connection: sqlite3.Connection, recipient: str, category: str | None, newest_id: int
 ) -> None:
-    """Drop the oldest messages of a category that waits too long a line, or refuse new ones."""
+    """Drop the oldest of too many messages of a category, or refuse new ones."""
     waiting = "WHERE recipient = ? AND category IS ? AND state = 0 ORDER BY id"
     found = (recipient, category)
     (oldest_id,) = connection.execute(
@@ -165,6 +165,7 @@ def sweep(connection: JournalConnection, at: float, now: float) -> None:
     ended = "state IN (1, 3) AND claimed_until <= :at"
     expired = "state IN (0, 4) AND expires_at <= :at"
     due = {"at": at}
+    # Mostly nothing is due: one question instead of five statements that change nothing.
     if not connection.execute(
         f"SELECT 1 FROM messages WHERE {ended} UNION ALL SELECT 1 FROM messages WHERE {expired}"
         f" UNION ALL SELECT 1 FROM messages WHERE {CLAIMED_AHEAD} LIMIT 1",
@@ -229,6 +230,7 @@ def claim_ready(
     )
     wanted = {"recipient": recipient, "at": at, "limit": min(limit, MAX_BATCH)}
     ready = connection.execute(query, wanted).fetchall()
+    # Messages that a clock queued too far ahead are looked for only where no others are ready.
     if not ready and bound_waiting(connection, recipient, at):
         ready = connection.execute(query, wanted).fetchall()
     token = random_hex(8)

@@ -39,10 +39,10 @@ if TYPE_CHECKING:
 
 
 class JournalQueue(SqlQueue):
-    """See `ultramon.backends.queue.Queue`.
+    """The message queue in the journal, as `ultramon.backends.queue.Queue` states.
 
     Args:
-        journal: Where they are.
+        journal: Where the messages are.
     """
 
     def __init__(self, journal: Journal) -> None:

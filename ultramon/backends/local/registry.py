@@ -21,10 +21,10 @@ if TYPE_CHECKING:
 
 
 class JournalRegistry(SqlRegistry):
-    """See `ultramon.backends.registry.Registry`.
+    """The registrations in the journal, and the marks of their agents beside it.
 
     Args:
-        journal: Where they are.
+        journal: Where the registrations are.
     """
 
     def __init__(self, journal: Journal) -> None:
@@ -43,7 +43,7 @@ class JournalRegistry(SqlRegistry):
         return self._journal.read(QUEUE_VERSION, lambda rows: read(JournalRows(rows)))
 
     def _change(self, agent_id: str, rule: Callable[[JournalRows], Answer]) -> Answer:
-        """Bring the agent's mark in line, too."""
+        """Apply a rule in a transaction, and bring the agent's mark in line after it."""
         self._journal.make_directory()
         with self._journal.transaction(TOOL_TIMEOUT_SECONDS) as connection:
             rows = JournalRows(connection)

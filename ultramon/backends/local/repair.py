@@ -1,6 +1,6 @@
 """The repair of a damaged journal: what can be read is stored anew, and the damaged one is kept.
 
-Row numbers, keys and cursors stay, so that consumers go on where they were. Writers wait: see
+Row numbers, keys and cursors stay, so that consumers continue where they were. Writers wait: see
 `being_repaired`.
 """
 
@@ -223,6 +223,7 @@ def _graft_schema(new: str, kept: str, graft: str) -> None:
         if number not in roots:
             place = slice((number - 1) * _PAGE_BYTES, number * _PAGE_BYTES)
             data[place] = pages[place]
+    # The header says how many pages the file has, and which of them are free.
     data[28:32] = (len(data) // _PAGE_BYTES).to_bytes(4, "big")
     data[32:40] = bytes(8)  # no free pages
     with open(create_private(graft), "wb") as file:

@@ -1,4 +1,4 @@
-"""The rows that the rule book of routing reads and writes, in the journal."""
+"""The rows that the rules of routing read and write, in the journal."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ if TYPE_CHECKING:
 
 
 class JournalRows(SqlRows):
-    """See `SqlRows`.
+    """The rows of routing in a transaction of the journal.
 
     Args:
-        connection: Within a transaction.
+        connection: Within that transaction.
     """
 
     def __init__(self, connection: JournalConnection) -> None:

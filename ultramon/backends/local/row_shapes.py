@@ -78,6 +78,7 @@ class Shape(NamedTuple):
 
 def new_tables() -> list[Shape]:
     """Return the shape of every table of the journal, of the newest version."""
+    # Read off the migrations themselves: a second list of the columns could differ.
     with sqlite3.connect(":memory:", isolation_level=None) as fresh:
         migrate(fresh)
         names = fresh.execute(
@@ -122,6 +123,7 @@ def bad_rows(connection: sqlite3.Connection) -> Iterator[str]:
     connection.text_factory = text_or_bytes
     for shape in stored_tables(connection):
         names = ", ".join(shape.columns)
+        # Not by an index, which may be the damaged part.
         for row in connection.execute(f"SELECT {names} FROM {shape.table} NOT INDEXED"):
             if (problem := shape.problem(row)) is not None:
                 yield describe(shape, row, problem)

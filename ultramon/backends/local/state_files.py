@@ -60,6 +60,7 @@ SUFFIXES = (".request", ".hist", ".json", ".hb", ".lock")
 The state goes after what a next agent of that id must not find, should a kill come in between.
 """
 KEPT_CORRUPT_FILES = 3
+# A temporary file that is so old has no writer any more.
 ORPHAN_SECONDS = 60.0
 _HISTORY_READS = 3
 
@@ -118,6 +119,7 @@ class StateDirectory:
                         found = entry.stat(follow_symlinks=False)
                     except FileNotFoundError:
                         continue  # pruned at this moment
+                    # Each of these alone can be the same after a file was replaced.
                     marks[name[:-5]] = (
                         found.st_mtime_ns,
                         found.st_ctime_ns,
@@ -195,6 +197,7 @@ class StateDirectory:
         except FileNotFoundError:
             raise AgentNotFoundError(agent_id) from None
         record = decode(data, path)
+        # E.g. a file that was copied under another name.
         if record.agent_id != agent_id:
             raise StateCorruptError(path, f"holds the state of {record.agent_id!r}")
         return record
