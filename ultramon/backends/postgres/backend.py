@@ -53,7 +53,7 @@ _BATCH = 1_000
 """Events stored in one step at most: a hundred thousand at once would block the others."""
 
 _STARTED = "agent_started"
-"""Nobody is notified of it."""
+"""No recipient is notified of it."""
 
 START_TIMEOUT_SECONDS = 1.0
 """How long the start of an agent waits for the database, or for another start of it."""
@@ -189,14 +189,15 @@ class PostgresBackend:
             router.route(self.registry.rows(connection), record, new, record.last_heartbeat)
 
     def _enter(self, build: Build, now: float) -> bool:
-        """Store an agent that nobody knows yet in one question to the database.
+        """Store an agent that is not stored yet in one question to the database.
 
         Returns:
-            False where it has to be started the long way: it is known or registered, it continues
+            False where it has to be started the long way: it is stored or registered, it continues
             a handoff, or an earlier version of ultramon set the store up.
         """
         if self._lacks_enter:
             return False
+        # Before it is known whether the agent is new: else `build` is called again.
         record, events = build(None, 1)
         is_plain = all(event["type"] == _STARTED for event in events)
         if record.continues_handoff_id is not None or not is_plain:

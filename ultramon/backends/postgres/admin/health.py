@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from ultramon.backends.postgres.backend import PostgresBackend
     from ultramon.backends.postgres.connection.database import Connection, Database
 
+# The first with `xid8` and snapshots of it, by which events are ordered.
 OLDEST_SERVER = 130_000
 MAX_SKEW_SECONDS = 5.0
 MAX_TAIL_SECONDS = 60.0
@@ -233,7 +234,7 @@ def _judge_outbox(store: PostgresBackend) -> Finding:
         return Finding("outbox", WARNING, f"{waiting}, since {format_time(kept.oldest_at)}", cure)
     if kept.refused:
         message = f"the database refused {kept.refused:,} entries for good"
-        cure = f"they stay in {store.outbox.path} for you to see"
+        cure = f"they stay in {store.outbox.path}"
         return Finding("outbox", WARNING, message, cure)
     if before.oldest_at is not None:
         waited = f"states {before.states:,}, messages {before.messages:,}"
@@ -285,7 +286,7 @@ def _access(facts: Facts) -> Iterator[Finding]:
     if abs(facts.skew_seconds) > MAX_SKEW_SECONDS:
         where = "ahead of" if facts.skew_seconds > 0 else "behind"
         message = f"the server's is {apart} {where} this machine's; the server's counts"
-        yield Finding("clock", WARNING, message, "let both hosts follow a time server")
+        yield Finding("clock", WARNING, message, "let both machines follow a time server")
     else:
         yield Finding("clock", OK, f"{apart} apart")
     yield _encryption(facts)
@@ -296,7 +297,7 @@ def _access(facts: Facts) -> Iterator[Finding]:
     else:
         yield Finding("max_connections", OK, used)
     if facts.is_pooled:
-        message = "one stands in front; nothing here needs a session of its own"
+        message = "one stands in front; nothing here needs a connection of its own"
         cure = "PgBouncer: pool_mode = transaction (statement mode breaks transactions)"
         yield Finding("pooler", OK, message, cure)
 
@@ -306,10 +307,10 @@ def _encryption(facts: Facts) -> Finding:
         return Finding("encryption", OK, "the connection stays on this machine")
     if not facts.is_encrypted:
         cure = "take sslmode out of the URL: verify-full is the default"
-        return Finding("encryption", WARNING, "none: everybody on the way can read it", cure)
+        return Finding("encryption", WARNING, "none: every machine on the way can read it", cure)
     if facts.ssl_mode != "verify-full":
         cure = "use sslmode=verify-full, with sslrootcert=/path/to/ca.pem for a CA of your own"
-        message = f"sslmode={facts.ssl_mode}: anybody may pretend to be the server"
+        message = f"sslmode={facts.ssl_mode}: another machine may pretend to be the server"
         return Finding("encryption", WARNING, message, cure)
     return Finding("encryption", OK, "TLS, the server's certificate is checked")
 

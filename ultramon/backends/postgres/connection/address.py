@@ -14,6 +14,7 @@ DEFAULT_SCHEMA = "ultramon"
 CONNECT_SECONDS = 3
 _LOOPBACK = ("", "localhost", "127.0.0.1", "::1")
 _SCHEMA_PARAMETER = "schema"
+# PostgreSQL keeps names that begin with pg_ for itself.
 _SCHEMA_NAME = re.compile(r"(?!pg_)[a-z_][a-z0-9_]{0,62}")
 _HOST_AND_PORT = re.compile(r"(\[[^]]*\]|[^:]*)(?::[0-9]*)?")
 _SECRETS = ("password", "sslpassword")
@@ -63,12 +64,12 @@ class Address(NamedTuple):
 def parse_address(url: str, source: str = "argument") -> Address:
     """Parse the URL of a database.
 
-    Connections to other hosts than this one are encrypted and their server's certificate is
-    checked (``sslmode=verify-full``), unless the URL says otherwise.
+    Connections to other machines are encrypted and their server's certificate is checked
+    (``sslmode=verify-full``), unless the URL says otherwise.
 
     Args:
         url: ``postgresql://user@host:5432/database?schema=ultramon``; everything that libpq
-            understands may stand behind the question mark, ``schema`` is ours.
+            understands may stand behind the question mark, ``schema`` is ultramon's.
         source: Where it comes from, for errors.
 
     Raises:
@@ -131,6 +132,7 @@ def _all_hosts(hosts: list[str], given: dict[str, str]) -> list[str]:
 
 
 def _is_here(host: str) -> bool:
+    # A path is that of a Unix socket, and a name with @ that of an abstract one.
     return host in _LOOPBACK or host.startswith(("/", "@"))
 
 

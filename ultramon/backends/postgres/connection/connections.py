@@ -34,19 +34,19 @@ IDLE_SECONDS = 60.0
 _MOST_READS = 10
 
 
-class Session(psycopg.Connection[tuple[Any, ...]]):
+class PooledConnection(psycopg.Connection[tuple[Any, ...]]):
     """A connection that fails when the server falls silent, which TCP alone would wait out.
 
     In its statements ``ultramon.`` stands for the schema of the store.
 
     Attributes:
         address: Where the store is.
-        silence_seconds: How long an answer may take to begin, or to go on.
+        silence_seconds: How long an answer may take to begin, or to continue.
         deadline: Monotonic time of the last wait for an answer.
         clock_offset: Between wall clock and monotonic clock when the server's clock was read; None
             before.
         idle_since: Monotonic time at which it was given back.
-        last_words: The server's message when it ended the idle session.
+        last_words: The server's message when it ended the idle connection.
     """
 
     address: Address
@@ -128,21 +128,21 @@ class Connections:
     def _reset(self) -> None:
         self._changed = threading.Condition()
         self._pid = os.getpid()
-        self._idle: list[Session] = []
-        self._lent: set[Session] = set()
+        self._idle: list[PooledConnection] = []
+        self._lent: set[PooledConnection] = set()
         self._attempt: _Attempt | None = None
         self._round = 0
         self._failure = ""
         self._pause_seconds = 0.0
         self._closed_until = 0.0
 
-    def lend(self, timeout_seconds: float, connect_seconds: float) -> Session:
+    def lend(self, timeout_seconds: float, connect_seconds: float) -> PooledConnection:
         """Lend a connection; give it back with `give_back`.
 
         Args:
             timeout_seconds: How long to wait for one.
             connect_seconds: How long an attempt to connect, which others may have begun, is waited
-                for. It goes on, and who comes later finds the connection.
+                for. It continues, and a later caller finds the connection.
 
         Raises:
             psycopg.OperationalError: There is none.
@@ -150,10 +150,10 @@ class Connections:
         deadline = time.monotonic() + timeout_seconds
         with self._changed:
             while True:
-                session = self._find_usable()
-                if session is not None:
-                    self._lent.add(session)
-                    return session
+                connection = self._find_usable()
+                if connection is not None:
+                    self._lent.add(connection)
+                    return connection
                 attempt = self._attempt or self._begin_attempt()
                 until = deadline
                 if attempt is not None:
@@ -172,12 +172,12 @@ class Connections:
                 if attempt is not None and attempt.error is not None and not self._lent:
                     raise psycopg.OperationalError(self._failure) from attempt.error
 
-    def _find_usable(self) -> Session | None:
+    def _find_usable(self) -> PooledConnection | None:
         while self._idle:
-            session = self._idle.pop()
-            if session.is_usable():
-                return session
-            session.close()
+            connection = self._idle.pop()
+            if connection.is_usable():
+                return connection
+            connection.close()
         return None
 
     def _begin_attempt(self) -> _Attempt | None:
@@ -198,26 +198,27 @@ class Connections:
         return f", and {self._failure}" if time.monotonic() < self._closed_until else ""
 
     def _connect(self, attempt: _Attempt, current_round: int) -> None:
-        session: Session | None = None
+        connection: PooledConnection | None = None
         error: Exception | None = psycopg.OperationalError("connecting was interrupted")
         try:
-            # No statement is prepared: behind a pooler each may meet another session.
+            # No statement is prepared: behind a pooler each may reach another server process. And
+            # transactions begin by statements, which bring their time limits.
             conninfo = self._address.conninfo
-            session = Session.connect(conninfo, autocommit=True, prepare_threshold=None)
-            session.address = self._address
+            connection = PooledConnection.connect(conninfo, autocommit=True, prepare_threshold=None)
+            connection.address = self._address
             words: list[str] = []
-            session.last_words = words
-            session.add_notice_handler(partial(_note_end, words))
+            connection.last_words = words
+            connection.add_notice_handler(partial(_note_end, words))
             error = None
         except psycopg.Error as refusal:
             error = refusal
         finally:
             with self._changed:
-                if session is not None and current_round == self._round:
-                    session.idle_since = time.monotonic()
-                    self._idle.append(session)
-                elif session is not None:
-                    session.close()
+                if connection is not None and current_round == self._round:
+                    connection.idle_since = time.monotonic()
+                    self._idle.append(connection)
+                elif connection is not None:
+                    connection.close()
                 if current_round == self._round:
                     self._end_attempt(attempt, error)
 
@@ -236,22 +237,22 @@ class Connections:
             self._closed_until = time.monotonic() + pause
         self._changed.notify_all()
 
-    def give_back(self, session: Session) -> None:
+    def give_back(self, connection: PooledConnection) -> None:
         """Take a connection back; one that is not idle is closed."""
         if self._pid != os.getpid():
             return  # a forked copy's: it belongs to the parent
         with self._changed:
-            if session not in self._lent:
-                session.close()  # lent before `close`
+            if connection not in self._lent:
+                connection.close()  # lent before `close`
                 return
-            self._lent.discard(session)
-            now = session.idle_since = time.monotonic()
+            self._lent.discard(connection)
+            now = connection.idle_since = time.monotonic()
             while self._idle and self._idle[0].idle_since < now - IDLE_SECONDS:
                 self._idle.pop(0).close()
-            if session.is_usable():
-                self._idle.append(session)
+            if connection.is_usable():
+                self._idle.append(connection)
             else:
-                session.close()
+                connection.close()
             self._changed.notify_all()
 
     def close(self) -> None:
@@ -262,8 +263,8 @@ class Connections:
             self._round += 1
             self._attempt = None
             self._changed.notify_all()
-        for session in idle:
-            session.close()
+        for connection in idle:
+            connection.close()
 
     def after_fork(self) -> None:
         """Begin without connections in a forked copy."""

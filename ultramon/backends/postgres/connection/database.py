@@ -11,7 +11,11 @@ import psycopg
 from psycopg import errors as pg
 from psycopg.pq import TransactionStatus
 
-from ultramon.backends.postgres.connection.connections import SILENCE_SECONDS, Connections, Session
+from ultramon.backends.postgres.connection.connections import (
+    SILENCE_SECONDS,
+    Connections,
+    PooledConnection,
+)
 from ultramon.backends.postgres.schema.tables import SCHEMA_VERSION
 from ultramon.backends.store_time import NOTICED_SKEW_SECONDS, skew
 from ultramon.errors import StateSchemaError, StateWriteError
@@ -22,7 +26,7 @@ if TYPE_CHECKING:
 
     from ultramon.backends.postgres.connection.address import Address
 
-    Connection = Session
+    Connection = PooledConnection
 
 _log = logging.getLogger("ultramon.backend")
 
@@ -92,7 +96,7 @@ class Database:
         Args:
             timeout_seconds: How long to wait until one is free. A new one may take a second, the
                 first one this long.
-            silence_seconds: How long to wait for an answer to begin, or to go on.
+            silence_seconds: How long to wait for an answer to begin, or to continue.
             within_seconds: How long all of it may take, if there is a limit.
             is_checked: False = the database may have no tables yet, or those of another version.
 
@@ -103,18 +107,18 @@ class Database:
         """
         deadline = time.monotonic() + within_seconds
         try:
-            session = self._connections.lend(
+            connection = self._connections.lend(
                 min(timeout_seconds, within_seconds),
                 CONNECT_SECONDS if self.was_connected else FIRST_CONNECT_SECONDS,
             )
         except psycopg.Error as error:
             raise self._away("cannot be reached", error) from error
         self.was_connected = True
-        session.silence_seconds, session.deadline = silence_seconds, deadline
+        connection.silence_seconds, connection.deadline = silence_seconds, deadline
         try:
             if is_checked:
-                self._check(session)
-            yield session
+                self._check(connection)
+            yield connection
         except (pg.QueryCanceled, pg.LockNotAvailable, pg.DeadlockDetected) as error:
             raise self._away("is busy", error) from error
         except pg.ReadOnlySqlTransaction as error:
@@ -130,7 +134,7 @@ class Database:
             # Not because of the values, e.g. for want of a permission that can be granted.
             raise self._away("refused", error) from error
         finally:
-            self._connections.give_back(session)
+            self._connections.give_back(connection)
 
     def for_admin(self) -> AbstractContextManager[Connection]:
         """Lend a connection to a database that may have no tables yet. See `connection`."""
@@ -199,16 +203,16 @@ class Database:
         """Leave the connections of the parent alone in a forked copy."""
         self._connections.after_fork()
 
-    def _check(self, session: Session) -> None:
+    def _check(self, connection: PooledConnection) -> None:
         """Read the server's clock, and make sure that its tables are of this version.
 
         Once a connection, and again when this machine's clock was set.
         """
-        if session.clock_offset is not None and not _was_set(session.clock_offset):
+        if connection.clock_offset is not None and not _was_set(connection.clock_offset):
             return
         offset = time.time() - time.monotonic()
         before = time.time()
-        [(server_at, version)] = session.execute(
+        [(server_at, version)] = connection.execute(
             "SELECT extract(epoch FROM clock_timestamp())::float8,"
             " (SELECT value FROM ultramon.meta WHERE key = 'schema_version')"
         )
@@ -218,7 +222,7 @@ class Database:
         if version is None or int(version) < SCHEMA_VERSION:
             raise self._unprepared(f"its tables have version {version}")
         self.refuse_newer(int(version))
-        session.clock_offset = offset
+        connection.clock_offset = offset
 
     def refuse_newer(self, version: int) -> None:
         """Raise `StateSchemaError` for tables of a version that this ultramon does not know."""
@@ -262,7 +266,7 @@ def _first_line(error: psycopg.Error) -> str:
 
 
 def _roll_back(connection: Connection) -> None:
-    """End what was not committed; of a statement under way only the end of the session is one."""
+    """Roll back what was not committed; a statement under way is ended with its connection."""
     status = connection.info.transaction_status
     if status in (TransactionStatus.INTRANS, TransactionStatus.INERROR):
         try:

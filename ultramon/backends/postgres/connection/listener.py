@@ -82,7 +82,7 @@ class Listener:
         try:
             thread.start()
         except RuntimeError as error:  # the process may have no more threads
-            _log.info("nobody listens for messages, they are polled for: %s", error)
+            _log.info("messages are polled for, no thread listens: %s", error)
             return
         self._thread = thread
 
@@ -143,7 +143,7 @@ class Listener:
         )
         pause = self._pause_seconds * random.SystemRandom().uniform(0.5, 1.0)
         self._closed_until = time.monotonic() + pause
-        _log.debug("nobody listens for messages for now: %s", error)
+        _log.debug("messages are polled for, the listener pauses: %s", error)
 
     def _rest(self) -> None:
         """Wait until it is time to connect again, or no caller waits any more."""
@@ -155,6 +155,7 @@ class Listener:
         """Stop listening; the next caller that waits starts it again."""
         with self._changed:
             thread, self._thread = self._thread, None
+            # Only the end of its socket wakes a thread that waits for notifications.
             if self._fd is not None:
                 with socket.socket(fileno=os.dup(self._fd)) as connected:
                     connected.shutdown(socket.SHUT_RDWR)

@@ -74,6 +74,7 @@ class _File(Journal):
     def _prepare(self, connection: sqlite3.Connection, timeout_seconds: float) -> None:
         execute_with_retry(connection, "PRAGMA journal_mode = WAL", timeout_seconds)
         connection.execute("PRAGMA synchronous = FULL")
+        # AUTOINCREMENT uses no id twice: `forget` cannot delete an entry that replaced another.
         connection.execute(
             "CREATE TABLE IF NOT EXISTS entries"
             " (id INTEGER PRIMARY KEY AUTOINCREMENT, kind TEXT NOT NULL,"
@@ -92,7 +93,7 @@ class _File(Journal):
         return self._move_away()
 
     def find_bad_row(self, connection: JournalConnection) -> str | None:
-        """See `Journal.find_bad_row`: entries are checked as they are delivered."""
+        """Return None: entries are checked as they are delivered."""
         return None
 
 

@@ -84,6 +84,7 @@ class Sender:
             self._jobs.append((Entry(0, kind, agent_id, body), done))
             self._wake()
         wait([done], wait_seconds)
+        # What is cancelled in time is not carried out, and kept instead.
         if not done.cancel() and done.done() and not isinstance(done.exception(), _NOT_NOW):
             return done.result()
         self._outbox.put(kind, agent_id, body)

@@ -27,7 +27,7 @@ _NAMES = ", ".join(COLUMNS)
 BEAT = "SELECT * FROM ultramon.beat(%s, %s, %s)"
 """With ids, generations and a time; returns the refused ids. A transaction of its own."""
 ENTER = "SELECT ultramon.enter(%s, %s, %s)"
-"""With the row of a new agent, rows of its events that nobody is notified of, and the time of its
+"""With the row of a new agent, rows of its events that lead to no notice, and the time of its
 first beat. False where the id is known or registered already: nothing is stored then. A transaction
 of its own. A store that an earlier version set up lacks it."""
 STORE = "SELECT * FROM ultramon.store(%s, %s)"
@@ -35,7 +35,7 @@ STORE = "SELECT * FROM ultramon.store(%s, %s)"
 its generation and schema, the keys of all new events, its registration, sender and announcement,
 and whether its history is full."""
 TELL = "SELECT * FROM ultramon.tell(%s, %s, %s)"
-"""With rows of announcements and of messages, and the channel of those who listen; returns by
+"""With rows of announcements and of messages, and the channel of the listeners; returns by
 recipient the messages that are too many now."""
 
 

@@ -52,13 +52,14 @@ def row_of(record: StateRecord, document: bytes, skew_seconds: float) -> dict[st
 
 
 def machine_of(hostname: str, boot_id: str) -> int:
-    """Return a number for a host as `ultramon.state.liveness` knows it, in eight signed bytes."""
-    host = compact_json.dumps([hostname, boot_id]).encode("ascii")
-    return int.from_bytes(blake2b(host, digest_size=8).digest(), "big", signed=True)
+    """Return a number for a machine as `ultramon.state.liveness` knows it, of eight bytes."""
+    machine = compact_json.dumps([hostname, boot_id]).encode("ascii")
+    # Signed, as PostgreSQL has no unsigned integers.
+    return int.from_bytes(blake2b(machine, digest_size=8).digest(), "big", signed=True)
 
 
 def process_of(pid: int, started_at: str | None) -> str:
-    """Return a process of a host as text."""
+    """Return a process of a machine as text."""
     return compact_json.dumps([pid, started_at])
 
 

@@ -7,6 +7,8 @@ of a state is over its bytes.
 
 from __future__ import annotations
 
+# Ids are compared byte by byte (COLLATE "C"), as Python sorts them. A fillfactor leaves room for
+# the next version of a row on its page.
 MIGRATIONS = (
     """
     CREATE TABLE ultramon.agents (

@@ -1,7 +1,8 @@
 """Stores the states of several agents as one step: one commit and a few statements for all.
 
 A commit costs the server more than the rows of a state do (measured: 0.2 of 0.35 ms), and so does
-a question from host to server. So hosts that have several states to store send them together.
+a question from machine to server. So a machine that has several states to store sends them
+together.
 """
 
 from __future__ import annotations
@@ -235,7 +236,7 @@ class Batches:
             refuse_newer(newer, f"{self.database.address.shown}#{record.agent_id}")
 
     def _route(self, save: Save, stored: Sequence[tuple[Any, ...]], written: _Written) -> None:
-        """Apply the rule book to a state and those of its events that are new.
+        """Apply the rules of routing to a state and those of its events that are new.
 
         Without events and registration no notice follows.
         """
@@ -252,10 +253,10 @@ class Batches:
             return
         announcements = as_rows(_ANNOUNCEMENT, written.announcements)
         notices = as_rows(_Notice._fields, written.notices)
-        told = connection.execute(
+        found = connection.execute(
             functions.TELL, (announcements, notices, connection.address.schema)
         )
-        for recipient, over in told.fetchall():
+        for recipient, over in found.fetchall():
             if over:
                 self.messages.drop(connection, recipient, over)
 

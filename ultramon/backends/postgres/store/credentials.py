@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class PostgresCredentials:
-    """See `ultramon.backends.credentials.Credentials`.
+    """The rows of credentials, as `ultramon.backends.credentials.Credentials` states.
 
     Attributes:
         database: Where they are.

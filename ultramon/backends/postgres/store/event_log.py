@@ -134,6 +134,7 @@ class EventLog:
     ) -> Subscription | None:
         now = self.database.to_server(now)
         with self.database.transaction() as connection:
+            # There is a row before it is locked: two new holders would both find none.
             connection.execute(
                 "INSERT INTO ultramon.consumers VALUES (%s, NULL, '{}', NULL, 0)"
                 " ON CONFLICT (name) DO NOTHING",

@@ -28,7 +28,7 @@ _ONCE = "ON CONFLICT (recipient, dedupe_key) WHERE dedupe_key IS NOT NULL AND st
 _CANCELLED = "ultramon cancelled "
 """Begins the dedupe key of the row with the last cancel of a sender's category."""
 _CANCELLED_SECONDS = 366 * 86_400.0
-"""How long that row stays: as long as a message may wait on a host that is cut off."""
+"""How long that row stays: as long as a message may wait on a machine that is cut off."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,6 +51,7 @@ class MessageRows:
         """
         now = self.database.to_server(now)
         kind = to_column(draft.category)
+        # An update that changes nothing, as DO NOTHING returns no row; `xmax` is 0 for a new one.
         [(message_id, is_new)] = connection.execute(
             "INSERT INTO ultramon.messages (recipient, sender, category, priority, text, facts,"
             " dedupe_key, state, attempts, available_at, queued_at, expires_at)"
@@ -98,15 +99,15 @@ class MessageRows:
     def cancel(
         self, connection: Connection, sender: str, category: str, at: float, *, is_kept: bool
     ) -> Cancelled:
-        """Cancel messages, here and on hosts whose messages have not arrived yet.
+        """Cancel messages, here and on machines whose messages have not arrived yet.
 
         Args:
             connection: Within a transaction.
             sender: Whose messages.
             category: Which of them.
-            at: When it was asked for, epoch seconds. What a host kept before is dropped when it
+            at: When it was asked for, epoch seconds. What a machine kept before is dropped when it
                 arrives: see `is_cancelled`.
-            is_kept: True = this was kept on a host itself; what was queued after `at` stays.
+            is_kept: True = this was kept on a machine itself; what was queued after `at` stays.
         """
         at, kind = self.database.to_server(at), to_column(category)
         self._lock_category(connection, "pg_advisory_xact_lock", sender, kind)
@@ -171,6 +172,7 @@ class MessageRows:
     def sweep(self, connection: Connection, now: float) -> None:
         """End expired leases, and delete expired messages."""
         at = self.database.to_server(now)
+        # Locked rows are those that another process is ending.
         rows = connection.execute(
             "SELECT id, recipient, state, attempts, expires_at <= %s FROM ultramon.messages"
             f" WHERE {ENDED} OR {EXPIRED} FOR UPDATE SKIP LOCKED",

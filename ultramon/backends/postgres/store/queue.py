@@ -39,7 +39,7 @@ if TYPE_CHECKING:
 ONCE = "ultramon once "
 """Begins the dedupe keys of messages without one."""
 ONCE_SECONDS = 3_600.0
-"""How long such a key is remembered: a copy may wait on a host whose network is cut."""
+"""How long such a key is remembered: a copy may wait on a machine whose network is cut."""
 _ACKNOWLEDGE = """
     WITH held AS (
         SELECT id, state = 1 AND dedupe_key IS NOT NULL AS is_remembered FROM ultramon.messages
@@ -76,7 +76,7 @@ _OVERTAKING = f"""
 
 
 class PostgresQueue(SqlQueue):
-    """See `ultramon.backends.queue.Queue`.
+    """The message queue in the database, as `ultramon.backends.queue.Queue` states.
 
     Args:
         database: Where the messages are.
@@ -86,7 +86,7 @@ class PostgresQueue(SqlQueue):
 
     Attributes:
         patience_seconds: How long `queue_message` waits for the database before it keeps the
-            message on this machine. A server may wait longer than an agent.
+            message on this machine; default 0.04. A server may wait longer than an agent.
     """
 
     def __init__(
@@ -152,7 +152,7 @@ class PostgresQueue(SqlQueue):
         Args:
             connection: Within a transaction.
             entry: Its body is that of a cancel, or a `Draft` with ``now`` and ``sent_at``.
-            is_kept: Whether it was kept on a host until now.
+            is_kept: Whether it was kept on a machine until now.
 
         Returns:
             What was cancelled, or the id of the message; None when it is refused as stale.
@@ -169,7 +169,8 @@ class PostgresQueue(SqlQueue):
             now = min(now, wall_clock())
         rows = PostgresRows(connection, self._database, self._rows)
         if draft.may_be_stale:
-            # Locked, so that an epoch that ends either finds it to cancel, or is seen here.
+            # The row is locked: an epoch that ends either finds the message to cancel, or is seen
+            # here.
             locked = "SELECT 1 FROM ultramon.agents WHERE agent_id = %s FOR SHARE"
             connection.execute(locked, (draft.sender,))
         if is_superseded(rows, draft) or self._rows.is_cancelled(connection, draft, sent_at):
@@ -219,6 +220,7 @@ class PostgresQueue(SqlQueue):
                 (random_hex(8), at + lease_seconds, ids),
             ).fetchall()
         skew_seconds = self._database.skew_seconds
+        # An UPDATE returns its rows in no order.
         return [
             self._decode(read_legible(row, skew_seconds))
             for row in sorted(rows, key=lambda row: (row[4], row[0]))

@@ -1,4 +1,4 @@
-"""Registrations in PostgreSQL, and the rows that the rule book of routing reads and writes.
+"""Registrations in PostgreSQL, and the rows that the rules of routing read and write.
 
 A transaction that moves an agent's epoch holds its row locked, so that the rules run one at a time.
 """
@@ -26,15 +26,15 @@ if TYPE_CHECKING:
 
 
 class PostgresRows(SqlRows):
-    """See `SqlRows`.
+    """The rows of routing in a transaction of PostgreSQL.
 
     Args:
-        connection: Within a transaction.
+        connection: Within that transaction.
         database: Whose.
         messages: The messages there.
         events: Those that are being stored: a cancel reaches back to when an epoch among them
             began; without one to now.
-        is_kept: Whether they were kept on a host until now. See `MessageRows.cancel`.
+        is_kept: Whether they were kept on a machine until now. See `MessageRows.cancel`.
     """
 
     def __init__(
@@ -68,7 +68,7 @@ class PostgresRows(SqlRows):
 
 @dataclass(frozen=True, slots=True)
 class PostgresRegistry(SqlRegistry):
-    """See `ultramon.backends.registry.Registry`.
+    """The rows of registrations, as `ultramon.backends.registry.Registry` states.
 
     Attributes:
         database: Where the registrations are.
@@ -85,7 +85,7 @@ class PostgresRegistry(SqlRegistry):
         *,
         is_kept: bool = False,
     ) -> PostgresRows:
-        """Return what the rule book works on, within a transaction. See `PostgresRows`."""
+        """Return what the rules work on, within a transaction. See `PostgresRows`."""
         return PostgresRows(connection, self.database, self.messages, events, is_kept=is_kept)
 
     def _read(self, read: Callable[[SqlRows], Answer]) -> Answer | None:

@@ -49,7 +49,7 @@ _LOOK = (
     " SELECT pg_snapshot_xmin(pg_current_snapshot())::text; COMMIT"
 )
 _FORGOTTEN_SECONDS = 7 * 86_400.0
-"""How long the names of deleted agents are kept for those who look again."""
+"""How long the names of deleted agents are kept for readers that look again."""
 
 REQUESTS_SECONDS = 0.9
 """How long what was asked for is taken to be all; a little less than agents look again after."""
@@ -70,10 +70,8 @@ class States:
         self._database = database
         self._requests = _UNASKED
 
-    # --- within a transaction
-
     def lock(self, connection: Connection, agent_id: str) -> tuple[int, StoredAgent]:
-        """Keep everybody else from an agent until the transaction ends.
+        """Keep every other process from an agent until the transaction ends.
 
         Returns:
             The generation that holds it, 0 for none, and what is stored: for nothing an agent with
@@ -134,8 +132,6 @@ class States:
             " WHERE a.agent_id = u.agent_id",
             ([row[0] for row in found], [thin(row[1]) for row in found]),
         )
-
-    # --- reading
 
     def stored(self, row: Sequence[Any]) -> StoredAgent:
         """Return the agent of a row; a state that cannot be read comes with its problem."""
@@ -236,8 +232,6 @@ class States:
                 if not cursor.nextset():
                     return answers
 
-    # --- heartbeats, requests, deletion
-
     def heartbeat(self, beats: Sequence[tuple[str, int]], now: float) -> list[str]:
         """Note that agents live. See `Backend.heartbeat`."""
         # Sorted: two processes that beat for the same agents must not wait for each other.
@@ -283,7 +277,7 @@ class States:
         return request
 
     def delete(self, connection: Connection, agent_id: str, now: float) -> None:
-        """Delete a locked agent, and leave its name for those who look again."""
+        """Delete a locked agent, and leave its name for readers that look again."""
         self._requests = _UNASKED
         for table, column in (*BELONGINGS, ("agents", "agent_id")):
             connection.execute(f"DELETE FROM ultramon.{table} WHERE {column} = %s", (agent_id,))
