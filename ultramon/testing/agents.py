@@ -52,8 +52,8 @@ def fill(monitor: ContextMonitor, ratio: float) -> ThresholdAction:
     """Report the usage that brings a monitor to a usage ratio.
 
     Works for every model, limit and tokenizer family. As from a provider, a fall of more than
-    30 % is taken for a compaction, and more tokens than a window holds that nobody configured
-    make the limit suspect.
+    30 % is taken for a compaction, and more tokens than a window holds whose limit was not
+    configured make that limit suspect.
 
     Args:
         monitor: An active monitor with a known limit.
@@ -113,7 +113,7 @@ class ScriptedAgent:
         self.actions: list[ThresholdAction] = []
         self.handoff: HandoffRecord | None = None
         self._script = list(script)
-        # A task block that nobody holds is closed, which would interrupt the task.
+        # A task block without a reference is closed, which would interrupt the task.
         self._begun: list[AbstractContextManager[None]] = []
         self._verbs: dict[str, Callable[..., object]] = {
             "track": self._track,

@@ -50,6 +50,7 @@ class FakeClock:
             due = self.saver.next_due()
             if due is None or due > until:
                 break
+            # What was due before happens now: this clock does not go back.
             self._monotonic = max(due, self._monotonic)
             self.saver.run_due()
         self._monotonic = until

@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from ultramon.monitor.monitor import ContextMonitor
 
 MODES = ("plain", "async", "streaming", "nested")
+# Of `WINDOW_TOKENS`: below the ladder, past its warning, and twice past its critical rung.
 TURNS = ((10_000, 50), (72_000, 60), (88_000, 70), (89_000, 80))
 """Input and output tokens of each response; all but the last call the tool."""
 WINDOW_TOKENS = 100_000

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from ultramon.state.events import Event
     from ultramon.testing.clock import FakeClock
 
+# pytest rewrites the asserts of test files and plugins by itself, and the suites are neither.
 pytest.register_assert_rewrite("ultramon.testing.contract")
 
 

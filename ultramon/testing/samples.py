@@ -32,7 +32,7 @@ def make_record(
         fields: Attributes of a `StateRecord`, to be other than the defaults here. ``schema`` too.
     """
     machine = machine or this_machine()
-    schema = fields.pop("schema", None)
+    schema = fields.pop("schema", None)  # no argument of `StateRecord`
     values: dict[str, Any] = {
         "run": "default",
         "session_id": "session-1",

@@ -70,8 +70,8 @@ def simulate(
     Args:
         seed: Decides faults, order, times, and how long `verify` takes.
         items: As for `Fleet.supervise`.
-        verify: As for `Fleet.supervise`; True = it knows what was really done, False = nobody
-            verifies.
+        verify: As for `Fleet.supervise`; True = it knows what was really done, False = nothing
+            is verified.
         do: Does an item, for a `verify` that looks at what came of it.
         calls: So often `supervise` is called at most, while it stops early and leaves items.
         faults: Which of `ultramon.testing.unreliable.FAULTS` agents may have.
@@ -82,6 +82,7 @@ def simulate(
         AssertionError: It does not end.
     """
     backend, clock = MemoryBackend(), FakeClock()
+    # Each purpose has a sequence of its own: one more draw for one changes no other.
     chance = Random(f"{seed} times")
     agents = UnreliableAgents(
         seed, backend=backend, clock=clock, do=do, faults=faults, fault_ratio=fault_ratio
@@ -90,13 +91,14 @@ def simulate(
         options["verify"] = lambda item: item in [done for _, done in agents.really_done]
     elif verify is not False:
         options["verify"] = verify
-    items = list(items)
+    items = list(items)  # each call is given them again
     steps = 0
     for _ in range(calls):
         slow = _Slow(chance)
         fleet = Fleet(_RUN, backend=backend, clock=clock)
         fleet.add_items(items)
         given: Any = {**options, "executor": slow}
+        # Stepped from here: `Fleet.supervise` would wait for real time between two looks.
         supervisor = fleet._supervisor(agents, None, given)
 
         def step(supervisor: Supervisor = supervisor, slow: _Slow = slow) -> None:

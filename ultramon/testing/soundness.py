@@ -132,6 +132,7 @@ class _History:
     def _reject(self, event: dict[str, Any]) -> None:
         for item in event["items"]:
             self._rejections[event["agentId"], item] += 1
+            # After the first rejection the claim is verified once more, when its context ends.
             if event["attempt"] > 1:
                 self._claims.discard((event["agentId"], item))
 
@@ -146,7 +147,7 @@ class _History:
         self._closed[agent_id] += 1
         if event["died"]:
             self._died.add(agent_id)
-        # An item that is claimed for good is nobody's work any more: it stays with its context.
+        # An item that is claimed for good is no agent's work any more: it stays with its context.
         put_back = [item for item, holder in self._has.items() if holder == agent_id]
         for item in put_back:
             if (agent_id, item) not in self._claims:

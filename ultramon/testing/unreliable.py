@@ -58,7 +58,7 @@ class UnreliableAgent:
         seed: Decides which faults it has, and when.
         job: Its work.
         backend: The store of the run.
-        clock: That of the run; somebody else moves it.
+        clock: That of the run; its caller moves it.
         do: Does an item; whatever it raises ends the process with exit code 1. None = nothing.
         faults: Which of `FAULTS` it may have.
         fault_ratio: How probable each of them is, 0.0 to 1.0.
@@ -91,6 +91,7 @@ class UnreliableAgent:
         self._job = job
         self._do = do
         self._chance = chance = Random(f"{seed} {job.agent_id}")
+        # The draw comes before the filter: without one fault the others stay the same.
         self.faults = {name for name in FAULTS if chance.random() < fault_ratio and name in faults}
         # Of the moments at which a kill leaves something else behind, the early ones are rare.
         self._moments_left = int(2 ** chance.uniform(0, 6)) if "die" in self.faults else None
@@ -211,7 +212,7 @@ class UnreliableAgent:
                 notes = ""
             elif "same_notes" in self.faults:
                 notes = before.notes or "" if before is not None else "the same"
-            # Given, since nobody is to run git for it.
+            # Given, so that no git is run for it.
             monitor.hand_off(notes=notes, workspace=Workspace(cwd="/"))
             outcome = "returned"
             yield
@@ -306,7 +307,7 @@ class UnreliableAgents:
 
 
 class _KilledError(BaseException):
-    """The process of an agent is killed here; no handler of an `Exception` may go on."""
+    """The process of an agent is killed here; no handler of an `Exception` may catch it."""
 
 
 class _LeftError(Exception):
@@ -374,4 +375,4 @@ class _MortalBackend(DirectoryBackend):
         return None
 
     def close(self) -> None:
-        pass
+        pass  # the store is that of the run

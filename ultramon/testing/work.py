@@ -29,7 +29,7 @@ def assert_no_work_lost(
     """Assert that each item of a run is done, held by a living agent, or waits in a handoff.
 
     Items are those that agents planned or were assigned. An item that `Fleet.supervise` has set
-    aside is not lost, but nobody does it any more: that fails too.
+    aside is not lost, but no agent does it any more: that fails too.
 
     Items are known by name: agents that planned the same name share the item, and the last holder
     decides. A handoff waits until an agent has started with its items in its plan; items that a
@@ -162,6 +162,7 @@ class _History:
 
     def _note_handoff(self, position: int, payload: dict[str, Any]) -> None:
         handoff = HandoffRecord.model_validate(payload)
+        # The state repeats the handoff of an event, whose place is the right one.
         self._handoffs.setdefault(handoff.handoff_id, (position, handoff))
         for item in handoff.completed:
             self._note(item, handoff.agent_id, is_safe=True)
@@ -175,6 +176,7 @@ class _History:
         elif event["type"] == "handoff_ready":
             self._note_handoff(position, event["handoff"])
         elif event["type"] == "agent_assigned":
+            # The event has the generation before the one that the assigned process starts.
             lives = self._living.get(agent_id, 0) > event["generation"]
             for item in JournalEvent.of(event).work:
                 self._note(item, agent_id, is_safe=lives)

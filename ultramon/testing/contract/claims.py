@@ -122,7 +122,7 @@ class ClaimContract:
         assert backend.pending_claims() == []
 
     def test_a_released_handoff_is_offered_again(self, backend: Backend) -> None:
-        """The event is stored with the release, and the handoff is free for everybody."""
+        """The event is stored with the release, and any agent can claim the handoff."""
         claim(backend, "scout-2")
         again = offer(n=1)
         assert backend.settle_claim(pending(backend), again)
@@ -183,7 +183,7 @@ class ClaimContract:
         succeed(backend, "scout-2")
         assert succeed(backend, "scout-2", takeover=True).generation == 2
 
-    def test_a_start_claims_what_nobody_claimed(self, backend: Backend) -> None:
+    def test_a_start_claims_what_is_not_claimed(self, backend: Backend) -> None:
         """A claim that the store lost is made anew by the state that names the handoff."""
         succeed(backend, "scout-2")
         assert (claim(backend, "scout-3"), backend.pending_claims()) == ("scout-2", [])

@@ -47,7 +47,7 @@ class WallClockContract:
 class QueueClockContract(WallClockContract):
     """What becomes of messages while the wall clock is wrong for a moment.
 
-    The store goes by a clock that nobody sets, as far from that of the test as the wall clock is;
+    The store goes by a clock that is never set, as far from that of the test as the wall clock is;
     see `ultramon.backends.queue.Queue`.
     """
 

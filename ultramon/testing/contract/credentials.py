@@ -157,7 +157,7 @@ class CredentialsContract(StoreContract):
     def test_a_pruned_agent_leaves_no_credentials(
         self, backend: Backend, credentials: Credentials
     ) -> None:
-        """The next agent of its name is not one that anybody holds a token of."""
+        """No process holds a token of the next agent of its name."""
         record = start(backend)
         mint(credentials, "first")
         mint(credentials, "other", "scout-2")

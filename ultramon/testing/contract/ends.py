@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from ultramon.state.record import StateRecord
 
 GONE: dict[str, Any] = {"outcome": "lost", "reason": "process 17 is gone", "exit": {}}
+# `n` is the last heartbeat in milliseconds, as in the verdict of a fleet.
 SILENT: dict[str, Any] = {
     "outcome": "lost",
     "reason": "no heartbeat for 601 s",
@@ -166,7 +167,7 @@ class EndContract:
         )
 
     def test_only_a_registered_recipient_is_notified_of_an_end(self, backend: Backend) -> None:
-        """Neither the parent of an agent that nobody registered, nor the agent itself."""
+        """Neither the parent of an agent without a registration, nor the agent itself."""
         events = [make_event("scout-1", kind, **members) for kind, members, _, _ in ENDS]
         record = start(backend, parent_id="boss")
         backend.append_events(events[:5], [record])
@@ -221,7 +222,7 @@ class EndContract:
         assert kinds(backend) == ["epoch", "handoff", ended]
 
     def test_the_compaction_of_an_agent_that_ended_is_news(self, backend: Backend) -> None:
-        """Its parent learns that the result comes from a summary, though nobody registered."""
+        """Its parent is notified that the result comes from a summary, also unregistered."""
         record = begin_epoch(backend, start(backend, parent_id="boss"), parent_id="boss")
         finish(backend, record)
         assert kinds(backend) == ["epoch"]
@@ -238,7 +239,7 @@ class EndContract:
         assert kinds(backend) == ["ended"]
 
     def test_a_clear_is_no_end_and_waits_for_the_new_id(self, backend: Backend) -> None:
-        """Nobody is notified of an end; 30 s later the clear is delivered without the new id."""
+        """There is no notice of an end; 30 s later the clear is delivered without the new id."""
         record = read(backend, start(backend), 0.55)
         register(backend)
         record.seq += 1
@@ -254,7 +255,7 @@ class EndContract:
         assert (cleared.facts["reason"], "successorId" in cleared.facts) == ("clear", False)
 
     def test_a_cancelled_level_is_announced_when_the_agent_is_back(self, backend: Backend) -> None:
-        """Nobody received it, and it is true again; a received notice is not repeated."""
+        """It was never received, and is true again; a received notice is not repeated."""
         record = start(backend)
         register(backend)
         record = read(backend, record, 0.55)

@@ -192,6 +192,7 @@ class EventContract:
         cursor = backend.events(None, 1).cursor
         assert numbers(backend, cursor) == numbers(backend, cursor) == [1, 2]
 
+    # "٣" is a number to `int` too, and 40 digits are too many for 64 bits.
     @pytest.mark.parametrize("cursor", ["x", "-1", "1.5", "1:2:3", "٣", "1" * 40])
     def test_what_is_no_cursor_is_refused(self, backend: Backend, cursor: str) -> None:
         """It says what is allowed, instead of beginning anywhere."""
@@ -240,7 +241,7 @@ class EventContract:
     def test_events_survive_reopening(
         self, backend: Backend, reopen: Callable[[Backend], Backend] | None
     ) -> None:
-        """Another process goes on from the same cursor, and keeps keys unique."""
+        """Another process continues from the same cursor, and keeps keys unique."""
         if reopen is None:
             pytest.skip("not durable")
         backend.append_events([make_event("scout-1", n=n) for n in range(3)])

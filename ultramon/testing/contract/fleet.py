@@ -149,7 +149,7 @@ class FleetContract:
             assert backend.changes(None, seen).changed == []
 
     def test_an_unreadable_state_is_shown_once(self, backend: Backend, damage: Damage) -> None:
-        """It comes with its problem, hides nobody, and comes again when it can be read."""
+        """It comes with its problem, hides no other, and comes again when it can be read."""
         if damage is None:
             pytest.skip("no way to damage a state")
         start(backend, "scout-1", run="a")
@@ -195,7 +195,7 @@ class FleetContract:
         assert subscribe(backend, "fleet-1") == NOTHING
 
     def test_one_holder_has_a_name(self, backend: Backend) -> None:
-        """While a lease runs nobody else gets the name, other names are free."""
+        """While a lease runs no other holder gets the name, other names are free."""
         assert subscribe(backend, "fleet-1") == NOTHING
         assert subscribe(backend, "fleet-2", START + LEASE_SECONDS - 1) is None
         assert subscribe(backend, "fleet-2", name="other") == NOTHING
@@ -209,7 +209,7 @@ class FleetContract:
         assert subscribe(backend, "fleet-1", later) is None
 
     def test_a_holder_that_is_gone_is_replaced_at_once(self, backend: Backend) -> None:
-        """The lease of a process of this machine that has ended binds nobody."""
+        """The lease of a process of this machine that has ended is free."""
         if not os.path.exists("/proc/self/stat"):
             pytest.skip("this system does not prove that a process has ended")
         code = (
@@ -260,7 +260,7 @@ class FleetContract:
             left.memory["lives"].append("scout-3")
 
     def test_cursor_and_memory_belong_to_the_name(self, backend: Backend) -> None:
-        """The next holder goes on where the one before acknowledged."""
+        """The next holder continues where the one before acknowledged."""
         subscribe(backend, "fleet-1")
         cursor = next_cursor(backend, 0)
         backend.acknowledge("main", "fleet-1", cursor, MEMORY)
@@ -279,8 +279,8 @@ class FleetContract:
         assert not backend.acknowledge("unknown", "fleet-1", behind[0], {})
         assert subscribe(backend, "fleet-3") == Subscription(behind[1], MEMORY)
 
-    def test_a_lease_that_nobody_else_took_still_acknowledges(self, backend: Backend) -> None:
-        """A holder that was slow, and displaced by nobody, loses nothing."""
+    def test_a_lease_that_no_other_took_still_acknowledges(self, backend: Backend) -> None:
+        """A holder that was slow, and not displaced, loses nothing."""
         subscribe(backend, "fleet-1")
         cursor = next_cursor(backend, 0)
         assert backend.acknowledge("main", "fleet-1", cursor, {})
@@ -296,7 +296,7 @@ class FleetContract:
         assert subscribe(backend, "fleet-2") == Subscription(cursor, MEMORY)
 
     def test_only_the_holder_gives_a_lease_up(self, backend: Backend) -> None:
-        """Unsubscribing a name that another one holds, or nobody knows, changes nothing."""
+        """Unsubscribing a name that another one holds, or that is unknown, changes nothing."""
         backend.unsubscribe("main", "fleet-1")
         subscribe(backend, "fleet-1")
         backend.unsubscribe("main", "fleet-2")
@@ -329,7 +329,7 @@ class FleetContract:
         assert [answer for answer in answers if answer is not None] == [NOTHING]
 
     def test_a_request_is_left_for_one_agent(self, backend: Backend) -> None:
-        """It comes back as it was, as often as it is asked for, and to nobody else."""
+        """It comes back as it was, as often as it is asked for, and to no other agent."""
         start(backend, "scout-1")
         start(backend, "scout-2")
         assert backend.get_request("scout-1") is None

@@ -68,7 +68,7 @@ class IntegrationContract:
 
     @in_every_mode
     def test_a_run_ends_at_the_rung_with_a_handoff(self, drive: Drive, mode: str) -> None:
-        """With on_return="stop" no request follows the critical reading, and the plan goes on."""
+        """With on_return="stop" no request follows the critical reading; the plan is handed off."""
         run = FrameworkRun(mode, choices={"on_return": "stop"})
         drive_or_skip(drive, run)
         assert [script.served for script in run.scripts()] == [3] * len(run.scripts())
@@ -86,7 +86,7 @@ class IntegrationContract:
     def test_a_disabled_adapter_changes_nothing(
         self, drive: Drive, mode: str, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        """With ULTRAMON_DISABLED nothing is stored, nobody is notified, no run ends early."""
+        """With ULTRAMON_DISABLED nothing is stored, no notice is sent, no run ends early."""
         monkeypatch.setenv("ULTRAMON_DISABLED", "1")
         run = FrameworkRun(mode, choices={"tell": True, "on_return": "stop"})
         drive_or_skip(drive, run)

@@ -50,12 +50,12 @@ def kill(queue: Queue, at: float = START) -> float:
         message = one(queue, at)
         assert message.attempts == attempt
         assert queue.reject(message.id, message.claim_token, "no", now=at)
-        at += 2.0**attempt
+        at += 2.0**attempt  # the pause before the next attempt
     return at
 
 
 class MessageContract:
-    """What becomes of messages that nobody has claimed yet, or that died."""
+    """What becomes of messages that are not claimed yet, or that died."""
 
     def test_cancelling_deletes_what_that_sender_said_in_that_category(self, queue: Queue) -> None:
         """One tagged message: counted, and gone."""
@@ -249,7 +249,7 @@ class MessageContract:
             queue_messages(queue, [Draft("boss", "x")] * (MOST_WAITING + 1), now=START)
         assert queue.depth(now=START) == []
 
-    def test_what_nobody_fetches_expires(self, queue: Queue) -> None:
+    def test_what_is_not_fetched_expires(self, queue: Queue) -> None:
         """After a day, or the time given, it is not delivered, and counted."""
         put(queue, "a day")
         put(queue, "a minute", expires_seconds=60.0)

@@ -97,8 +97,8 @@ def said_of(message: Message) -> tuple[str | None, str]:
 class NoticeContract:
     """Notices of readings within one epoch."""
 
-    def test_nobody_is_notified_without_a_registration(self, backend: Backend) -> None:
-        """Readings and crossings of an agent that nobody registered lead to no notice."""
+    def test_without_a_registration_there_is_no_notice(self, backend: Backend) -> None:
+        """Readings and crossings of an agent that is not registered lead to no notice."""
         record = read(backend, start(backend, parent_id="boss"), 0.55, parent_id="boss")
         crossing = make_event(
             "scout-1", "context_threshold_reached", level="critical", previousLevel="normal"

@@ -132,7 +132,7 @@ class OverviewContract:
                 assert ids(ended_too) == expected[skip : skip + limit]
 
     def test_a_store_of_silent_agents_is_judged_too(self, backend: Backend) -> None:
-        """When nobody beat for long all are lost, the fullest first."""
+        """When no agent beat for long all are lost, the fullest first."""
         for number in range(5):
             put(backend, make_record(f"agent-{number}", usage_ratio=number / 10), START)
         shown = page(backend, limit=2)

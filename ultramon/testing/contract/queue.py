@@ -105,7 +105,7 @@ class QueueContract(MessageContract, QueueClockContract, StoreContract):
         assert queue.depth(now=START) == []
 
     def test_a_claimed_message_is_left_alone_for_its_lease(self, queue: Queue) -> None:
-        """Nobody else gets it for 30 s; then it comes again, as the same message."""
+        """No other claimer gets it for 30 s; then it comes again, as the same message."""
         put(queue)
         first = one(queue)
         assert claim(queue, START + LEASE_SECONDS - 0.001) == []
@@ -124,8 +124,8 @@ class QueueContract(MessageContract, QueueClockContract, StoreContract):
         assert not queue.reject(first.id, first.claim_token, "late", now=later)
         assert queue.acknowledge(second.id, second.claim_token)
 
-    def test_a_late_claimer_that_nobody_replaced_may_acknowledge(self, queue: Queue) -> None:
-        """It was slow and did its work: to hand the message out again would help nobody."""
+    def test_a_late_claimer_that_was_not_replaced_may_acknowledge(self, queue: Queue) -> None:
+        """It was slow and did its work: the message would only be delivered twice."""
         put(queue)
         message = one(queue)
         assert queue.extend(message.id, message.claim_token, now=START + 2 * LEASE_SECONDS)
@@ -202,7 +202,7 @@ class QueueContract(MessageContract, QueueClockContract, StoreContract):
         assert queue.dead("other") == []
 
     def test_a_message_whose_claimers_vanish_dies_too(self, queue: Queue) -> None:
-        """Five leases that nobody ended are five attempts."""
+        """Five leases that ran out are five attempts."""
         put(queue)
         at = START
         for attempt in range(1, 6):

@@ -1,4 +1,4 @@
-"""The conformance suite of registrations: `ultramon.backends.registry` and the rule book, as tests.
+"""The conformance suite of registrations: `ultramon.backends.registry` and the rules, as tests.
 
     class TestMyRegistry(RegistryContract):
         @pytest.fixture
@@ -204,7 +204,7 @@ class RegistryContract(NoticeContract, EndContract, StoreContract):
         assert [message.text for message in waiting(backend)] == ["found it"]
 
     def test_a_restart_repeats_no_notice(self, backend: Backend) -> None:
-        """The next owner goes on in the same epoch, and no notice is repeated."""
+        """The next owner continues in the same epoch, and no notice is repeated."""
         record = start(backend)
         register(backend)
         record = read(backend, record, 0.55)

@@ -161,7 +161,7 @@ class StateContract:
         assert backend.events().events == []
 
     def test_a_writer_from_the_future_is_fenced(self, backend: Backend) -> None:
-        """A generation that nobody was given is not believed."""
+        """A generation that no owner was given is not believed."""
         start(backend)
         with pytest.raises(FencedError):
             backend.record(make_record("scout-1", 2), [], durable=False)
@@ -201,6 +201,7 @@ class StateContract:
 
     def test_a_state_comes_back_as_it_was(self, backend: Backend) -> None:
         """Every field survives, fields that this version does not know included."""
+        # Among them a lone surrogate and a NUL, which not every store takes as text.
         record = start(
             backend,
             label="naïve 探 \ud800 \x00 \U0001f9ed",
