@@ -364,6 +364,7 @@ def _make_worktree(record: _Record, root: str, repository: _Repository) -> None:
         shutil.rmtree(root)
     # Twice: once for a path that is registered already, once for one that was locked meanwhile.
     command = ["worktree", "add", "--quiet", "--force", "--force"]
+    # The branch is there where only the worktree was lost: its commits are the work so far.
     if _find_commit(repository.root, f"refs/heads/{record.branch}") is None:
         command += ["-b", record.branch, root, record.base]
     else:

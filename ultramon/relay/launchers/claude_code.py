@@ -254,6 +254,8 @@ class StreamReader:
         end, error, limit = CUT_OFF, None, None
         if result is not None:
             end = self.read_end(result)
+            # The host says `success` where the provider refused, and exits with 0 where a hook
+            # ended the turn.
             if end in (COMPLETED, STOPPED) and result.get("is_error") is not False:
                 end = FAILED
             if end in (COMPLETED, STOPPED):

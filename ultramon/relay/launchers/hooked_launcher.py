@@ -207,6 +207,8 @@ class HookedLauncher(AgentLauncher):
     def _choices(self) -> InstalledChoices:
         """Return the choices of the hooks of this run."""
         mine = InstalledChoices(self._choices_path)
+        # What the user chose for all sessions holds here too, where the relay does not say
+        # otherwise.
         stored = InstalledChoices.load(choices_path(self._state_directory, self.name))
         mine.ladder = self._ladder or ladder_of(stored)
         mine.context_limit_tokens = self._context_limit_tokens or stored.context_limit_tokens

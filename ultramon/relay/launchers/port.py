@@ -86,6 +86,7 @@ class ContextCommand:
                 stdin=subprocess.DEVNULL,
                 stdout=output,
                 stderr=errors,
+                # A group of its own: what the agent starts is ended with it.
                 start_new_session=True,
             )
 

@@ -83,6 +83,7 @@ class ContextProcess:
                 return
         else:
             started_at = process_started_at(self.pid) if self.pid else None
+            # A pid is used again: only with its start does it name a process.
             if started_at is not None and started_at == self._started_at:
                 return
             code = None

@@ -86,6 +86,8 @@ class Judge:
             record.ended_at = SYSTEM_CLOCK.now()
             record.add(outcome)
             run.contexts.save(record)
+        # What was killed stays as it is: its supervisor takes it for lost, and offers its work
+        # again.
         if outcome.end != CUT_OFF:
             # A host may call no hook where a request fails: its agent would be lost.
             failed_with = None if outcome.ended_well else outcome.reason or outcome.error

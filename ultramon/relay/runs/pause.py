@@ -39,6 +39,7 @@ def continuation(
     """
     run, record = context.run, context.record
     now = SYSTEM_CLOCK.now()
+    # A bounded exponent: beyond 2**1023 a float overflows.
     pause = first_pause_seconds * 2 ** min(record.parts - 1, 20)
     until = now + min(pause, LONGEST_LIMIT_PAUSE_SECONDS)
     if limit.ends_at is not None and limit.ends_at > now:

@@ -95,6 +95,7 @@ class Relay:
                 enforce=not run.is_single,
                 grace_seconds=choices.grace_seconds,
                 max_restarts=MAX_RESTARTS,
+                # The budget is that of the run, over all calls.
                 max_contexts=max(0, choices.max_contexts - len(run.contexts)),
                 deadline_seconds=choices.deadline_seconds,
                 on_event=self._steps.follow,
