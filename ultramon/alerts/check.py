@@ -67,6 +67,7 @@ def check_and_alert_context(
         if disabled():
             return AlertOutcome(None, reason="ULTRAMON_DISABLED is set")
         check = _Check(session, directory, config, state_dir, clock)
+        # Above `force`: an off switch stays one.
         if not check.config.enabled:
             return AlertOutcome(None, reason="alerts are turned off")
         commands = check.config.commands

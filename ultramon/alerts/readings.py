@@ -212,6 +212,7 @@ def _why_stale(value: dict[str, Any], now: float, stale_seconds: float) -> str:
         return "its time stamp cannot be read"
     if at > now + CLOCK_SKEW_SECONDS:
         return "its time stamp lies in the future"
+    # No other status counts: a writer may have other thresholds than this reader.
     if value.get("status") == STALE:
         return "its writer says so"
     interval_seconds = _positive(value.get("heartbeatIntervalSeconds"))

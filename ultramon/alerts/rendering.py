@@ -57,6 +57,7 @@ def write_alert(outcome: AlertOutcome, stream: TextIO) -> None:
     elif said := level_sentence(outcome):
         facts += f"; {said}"
     name, action = status.upper(), f"Action: {outcome.action}"
+    # Agents read pipes: two plain lines say the same as the box.
     if stream.isatty() or os.environ.get("FORCE_COLOR"):
         text = _drawn(name, facts, action, _COLOURS[status], stream)
     else:

@@ -44,7 +44,7 @@ class ContextStatus(Answer):
         "since) or estimated"
     )
     limit_tokens: Count | Unknown = Field(
-        description="After so many tokens the agent cannot go on unharmed"
+        description="After so many tokens the agent cannot continue unharmed"
     )
     limit_source: str = Field(description="explicit, host, observed, model, default or unknown")
     tokens_left: int | Unknown = Field(description="Before the limit; negative beyond it")

@@ -289,7 +289,7 @@ def _fitting(
         verdict, reason = UNKNOWN, "how full the window is now is not known yet"
     elif is_lower_bound(record):
         verdict = UNKNOWN
-        reason = "the window was compacted to an unknown size; the next reply tells"
+        reason = "the window was compacted to an unknown size; the next reply shows it"
     else:
         reason = f"{about} tokens more lead to {after:,} of {limit:,}"
     return Fitting(
@@ -309,6 +309,7 @@ def _read_text(path: str, cwd: str | None) -> str:
     if not cwd:
         raise ValueError("the working directory of this agent is not known; give characters")
     root = os.path.realpath(cwd)
+    # Links are followed first: one below the directory may lead out of it.
     real = os.path.realpath(os.path.join(root, path))
     if os.path.commonpath([root, real]) != root:
         raise ValueError(f"{sanitize(path)} is not below {sanitize(root)}; give characters")

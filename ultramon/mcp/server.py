@@ -47,7 +47,7 @@ def make_server(find: FindOwnAgent) -> MCPServer[Any]:
     """Return the server; `MCPServer.run` serves it until stdin is closed.
 
     Args:
-        find: Finds the calling agent, for each call anew: a client may clear its session.
+        find: Finds the calling agent, for each call anew: a host may clear its session.
     """
     server: MCPServer[Any] = MCPServer(
         "ultramon", version=__version__, instructions=INSTRUCTIONS, log_level="WARNING"
@@ -65,7 +65,7 @@ def make_server(find: FindOwnAgent) -> MCPServer[Any]:
     ) -> ContextStatus:
         """Say how full your context window is: tokens, limit, percentage, level, turns left.
 
-        What nobody knows is "unknown". `action` says what is asked of you now.
+        What is not known is "unknown". `action` says what is asked of you now.
         """
         with _tool_errors():
             return own(context).status(agent_id)
@@ -102,7 +102,7 @@ def make_server(find: FindOwnAgent) -> MCPServer[Any]:
     ) -> Plan:
         """Show your plan; add tasks to it or begin one. A task that is there is not added again.
 
-        Tasks of the client's own task list are shown too, and are changed there.
+        Tasks of the host's own task list are shown too, and are changed there.
         """
         with _tool_errors():
             return own(context).plan(add, start)
@@ -172,7 +172,7 @@ def _words(error: Exception) -> str:
 
 @contextmanager
 def _tool_errors() -> Iterator[None]:
-    """Give the model the words of an error; only what nobody foresaw is logged."""
+    """Give the model the words of an error; only an unforeseen one is logged."""
     try:
         yield
     except _FORESEEN as error:

@@ -48,7 +48,7 @@ CONTEXT_LIMIT = Metric(
     GAUGE,
     "{token}",
     ("agent_id", "run", "limit_source"),
-    "Tokens after which the agent cannot go on unharmed.",
+    "Tokens after which the agent cannot continue unharmed.",
 )
 USAGE_RATIO = Metric(
     "ultramon_context_usage_ratio",

@@ -144,7 +144,7 @@ class _Exporter:
 
 
 def _after_fork() -> None:
-    """Leave the export to the parent: a forked copy would show the same agents again."""
+    """Leave the export to the parent: a forked copy would export the same agents twice."""
     global _lock  # noqa: PLW0603 - another thread of the parent may have held it
     _lock = threading.Lock()
     for exporter in (*_global, *_exporters.values()):

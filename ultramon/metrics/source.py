@@ -200,6 +200,8 @@ class MetricsSource:
                     lifecycle = UNREADABLE
                 else:
                     lifecycle = one.liveness.verdict
+                    # No process measures a lost agent, and its series would stay until it is
+                    # pruned.
                     if lifecycle != LOST:
                         active.append(one)
             counts[*labels, lifecycle] += 1
@@ -256,6 +258,7 @@ def _turns(record: StateRecord) -> dict[str, Runway]:
     """Return the forecast turns before each level that is known, 0 for one that is reached."""
     names = Ladder.from_json(record.ladder).names
     level = record.threshold_status
+    # Reached is 0 turns left: one alerting rule then holds for every ladder.
     reached = names[1 : names.index(level) + 1] if level in names else ()
     ahead = (record.forecast or {}).get("rungs") or {}
     turns = {name: Runway.of(ahead.get(name)) for name in names}
