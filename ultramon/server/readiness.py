@@ -20,7 +20,7 @@ CACHE_SECONDS = 1.0
 
 
 class Readiness:
-    """Checks the store at most once a second, in one thread: anybody may ask.
+    """Checks the store at most once a second, in one thread: every peer may ask.
 
     Used on the event loop only.
 

@@ -27,7 +27,7 @@ READING_THREADS = 16
 """So many readings wait for the disk at once. The pool of the routes costs more for each call."""
 SEND_SECONDS = 5.0
 """How long a request waits for a database to take its message. Later the message is kept on this
-host, and is answered without a number."""
+machine, and is answered without a number."""
 
 
 class Services:

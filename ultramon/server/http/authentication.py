@@ -136,7 +136,7 @@ def unauthorized() -> HTTPException:
 
 
 def is_same(given: bytes, expected: str) -> bool:
-    """Compare a credential with a secret, in a time that does not tell where they differ."""
+    """Compare a credential with a secret, in a time that does not depend on where they differ."""
     return hmac.compare_digest(given, expected.encode("ascii"))
 
 

@@ -193,7 +193,7 @@ def behind_filter(
     proxies: Sequence[str],
     **limits: Any,
 ) -> ASGIApp:
-    """Return an application that only requests reach which its server may answer.
+    """Wrap an application so that only requests that its server may answer reach it.
 
     Args:
         app: The application.
@@ -304,7 +304,7 @@ class HttpServer(uvicorn.Server):
         _log.info("log and certificate are opened again")
 
     def leave_at_once(self) -> None:
-        """Take back what others would find, before a second signal ends the process."""
+        """Delete what others would find, before a second signal ends the process."""
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         """Begin to answer, then call ``on_listening``."""

@@ -282,7 +282,7 @@ class _Exchange:
             facts["path"],
             facts["status"] or "client left",
             facts["milliseconds"],
-            facts["caller"] or "nobody",
+            facts["caller"] or "no caller",
             facts["client"],
             extra={"facts": facts},
         )

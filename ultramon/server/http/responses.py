@@ -19,7 +19,7 @@ MAX_NUMBER = 2**63 - 1
 
 
 def _whole(value: object) -> object:
-    """Return a number without a fraction as an integer: JSON does not tell 1.0 from 1."""
+    """Return a number without a fraction as an integer: JSON does not distinguish 1.0 from 1."""
     return int(value) if isinstance(value, float) and value.is_integer() else value
 
 
@@ -29,8 +29,8 @@ Whole = Annotated[int, BeforeValidator(_whole)]
 class Sent(BaseModel):
     """Base of request bodies: camelCase, and no unknown fields.
 
-    An unknown field is refused, not ignored: a client that names a sender must learn that the token
-    decides it.
+    An unknown field is refused, not ignored: a client that names a sender must not believe that it
+    counts, since the token decides it.
     """
 
     model_config = ConfigDict(

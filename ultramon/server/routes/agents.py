@@ -59,7 +59,7 @@ class NewAgent(Sent):
     """None = the agent's id."""
     notify: AgentIdText | None = None
     """The recipient of notices about it: `self`, `parent`, its own id or that of an ancestor, for
-    the admin of any agent. None = nobody."""
+    the admin of any agent. None = no recipient."""
     thresholds: (
         Annotated[
             list[Annotated[float, Field(gt=0, le=1)]],

@@ -72,7 +72,7 @@ def set_monitored(
     requester = requester_of(request, asked.requester_session_id)
     agent = services.backend.load(check_agent_id(session_id))
     if requester is None:
-        raise HTTPException(422, "requester_session_id is missing: the admin token names nobody")
+        raise HTTPException(422, "requester_session_id is missing: the admin token names no agent")
     backend = services.backend
     if not asked.enabled:
         routing.unregister(session_id, requester, backend=backend)
