@@ -24,7 +24,7 @@ from ultramon.tokens import METRICS_TOKEN, rotate_server_secret, server_secret
 from ultramon.web.event_reader import EventReader, _read
 from ultramon.web.fillings import FillingReader
 from ultramon.web.gate import CONTENT_POLICY
-from ultramon.web.logins import LINK_SECONDS, MAX_SESSIONS, SESSION_SECONDS, Logins, make_code
+from ultramon.web.logins import LINK_SECONDS, LOGIN_SECONDS, MAX_LOGINS, Logins, make_code
 from ultramon.web.pages.event_list import shown_name
 from ultramon.web.pages.jobs import lives_of
 
@@ -67,7 +67,7 @@ def test_a_link_logs_in_once_and_the_cookie_is_the_session(serving, clock):
     assert (answer.status_code, answer.headers["location"]) == (303, "/")
     cookie = answer.headers["set-cookie"]
     assert cookie.startswith(f"ultramon-web-{serving.port}=")
-    assert {"HttpOnly", "SameSite=strict", "Path=/", f"Max-Age={SESSION_SECONDS}"} <= set(
+    assert {"HttpOnly", "SameSite=strict", "Path=/", f"Max-Age={LOGIN_SECONDS}"} <= set(
         cookie.split("; ")
     )
     assert "Secure" not in cookie  # over TLS it is; here a browser would not send it
@@ -83,7 +83,7 @@ def test_a_link_and_a_session_end_by_themselves(serving, clock):
     clock.advance(LINK_SECONDS)
     assert serving.stranger().get(late).status_code == 403
     client = serving.visitor(clock.now())
-    clock.advance(SESSION_SECONDS - 1)
+    clock.advance(LOGIN_SECONDS - 1)
     assert client.get("/").status_code == 200
     clock.advance(1)
     assert client.get("/").status_code == 401
@@ -142,8 +142,8 @@ def test_looking_ahead_does_not_use_a_link_up(serving, clock):
 def test_sessions_are_counted():
     """The oldest one ends when there are too many."""
     logins = Logins("key", FakeClock())
-    cookies = [logins.redeem(make_code("key", START)) for _ in range(MAX_SESSIONS + 1)]
-    assert [logins.find(cookie) is None for cookie in cookies] == [True] + [False] * MAX_SESSIONS
+    cookies = [logins.redeem(make_code("key", START)) for _ in range(MAX_LOGINS + 1)]
+    assert [logins.find(cookie) is None for cookie in cookies] == [True] + [False] * MAX_LOGINS
 
 
 @pytest.mark.parametrize("path", [*PATHS, *(f"/live{path}" for path in PATHS), "/nowhere"])

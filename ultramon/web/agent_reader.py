@@ -142,6 +142,7 @@ class AgentReader:
         if began < self._next_at:
             return
         self._everyone, self._unreadable = self._current.look(whole=False)
+        # What was just ended is read once more: a page must not show it as lost.
         if self._gone.end(one.record for one in self._everyone if one.liveness.is_gone):
             self._everyone, self._unreadable = self._current.look(whole=False)
         self._at = self._clock.now()

@@ -20,8 +20,8 @@ from ultramon.errors import StateError
 from ultramon.server.http.authentication import METRICS_PATH
 from ultramon.server.routes.metrics import metrics_route
 from ultramon.server.stream_slots import Slots
-from ultramon.web.gate import SESSION, cookie_name
-from ultramon.web.logins import SESSION_SECONDS
+from ultramon.web.gate import LOGIN, cookie_name
+from ultramon.web.logins import LOGIN_SECONDS
 from ultramon.web.pages.layout import LIVE_PATH, plain_page, whole_page
 from ultramon.web.views import PATHS, view_of
 
@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 
 MAX_STREAMS = 128
 MAX_STREAMS_OF_ONE = 16
-"""Open pages of one session."""
+"""Open pages of one login."""
 _KINDS = {
     ".css": "text/css; charset=utf-8",
     ".js": "text/javascript; charset=utf-8",
@@ -50,7 +50,7 @@ def create_app(live: Live, logins: Logins, port: int, metrics: MetricsSource) ->
 
     Args:
         live: Draws the pages.
-        logins: The sessions.
+        logins: The logins.
         port: Of the server.
         metrics: What Prometheus scrapes.
     """
@@ -68,9 +68,9 @@ def create_app(live: Live, logins: Logins, port: int, metrics: MetricsSource) ->
     async def follow(request: Request) -> Response:
         path = request.url.path.removeprefix(LIVE_PATH) or "/"
         view = view_of(path, request.query_params)
-        session: str = request.scope["state"][SESSION]
-        messages = live.follow(view, lambda: logins.is_open(session))
-        return _Following(messages, slots, session)
+        login: str = request.scope["state"][LOGIN]
+        messages = live.follow(view, lambda: logins.is_open(login))
+        return _Following(messages, slots, login)
 
     async def log_in(request: Request) -> Response:
         # A browser that looks ahead must not use the link up.
@@ -87,7 +87,7 @@ def create_app(live: Live, logins: Logins, port: int, metrics: MetricsSource) ->
         response.set_cookie(
             cookie_name(scheme, port),
             cookie,
-            max_age=SESSION_SECONDS,
+            max_age=LOGIN_SECONDS,
             secure=scheme == "https",
             httponly=True,
             samesite="strict",
@@ -95,7 +95,7 @@ def create_app(live: Live, logins: Logins, port: int, metrics: MetricsSource) ->
         return response
 
     async def log_out(request: Request) -> Response:
-        logins.end(request.scope["state"][SESSION])
+        logins.end(request.scope["state"][LOGIN])
         words = "`ultramon web --link` prints a link that logs in again."
         response = HTMLResponse(plain_page("Signed out", words))
         scheme = request.scope["scheme"]
@@ -128,15 +128,15 @@ class _Following(StreamingResponse):
 
     media_type = "text/event-stream"
 
-    def __init__(self, messages: AsyncIterator[bytes], slots: Slots, session: str) -> None:
+    def __init__(self, messages: AsyncIterator[bytes], slots: Slots, login: str) -> None:
         # A proxy that collects the body would hold messages back.
         super().__init__(messages, headers={"X-Accel-Buffering": "no"})
         self._slots = slots
-        self._session = session
+        self._login = login
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer, or refuse where too many pages are open."""
-        with self._slots.one(self._session):
+        with self._slots.one(self._login):
             await super().__call__(scope, receive, send)
 
 

@@ -39,6 +39,7 @@ class FillingReader:
         """
         if record.by_source:
             return Filling(record.by_source, {}, _OWN)
+        # The path is of that machine; here it may be another file.
         if not isinstance(transcript_path, str) or record.hostname != self._hostname:
             return None
         try:

@@ -1,4 +1,4 @@
-"""The wall behind the request filter: sessions."""
+"""The gate behind the request filter: only a login passes."""
 
 from __future__ import annotations
 
@@ -40,22 +40,22 @@ HEADERS = (
     (b"cross-origin-resource-policy", b"same-origin"),
 )
 OPEN_PATHS = ("/login", "/static/")
-SESSION = "ultramon_session"
-"""Where the state of a request holds the name of its session."""
+LOGIN = "ultramon_login"
+"""Where the state of a request holds the name of its login."""
 
 
 def cookie_name(scheme: str, port: int) -> str:
-    """Return the name of the session's cookie: servers on other ports of a host share cookies."""
+    """Return the name of the login's cookie: servers on other ports of a machine share cookies."""
     prefix = "__Host-" if scheme == "https" else ""
     return f"{prefix}ultramon-web-{port}"
 
 
-class SessionGate:
-    """Lets requests with the cookie of a session pass, and scrapes with the token of metrics.
+class LoginGate:
+    """Lets requests with the cookie of a login pass, and scrapes with the token of metrics.
 
     Args:
         app: The pages.
-        logins: The sessions.
+        logins: The logins.
         port: Of the server.
         metrics_token: Opens ``/metrics`` and nothing else; None = nothing opens it.
     """
@@ -77,8 +77,8 @@ class SessionGate:
         if scope["path"] == METRICS_PATH:
             await self._scrape(scope, receive, send)
             return
-        session = self._session(scope)
-        if session is None:
+        login = self._login(scope)
+        if login is None:
             words = (
                 "Open the link that `ultramon web` printed. It works once, for five minutes.",
                 "`ultramon web --link` prints another one.",
@@ -88,11 +88,11 @@ class SessionGate:
             return
         connection = connection_of(scope)
         connection.is_known, connection.unauthenticated = True, 0
-        if not self._buckets.take(session):
+        if not self._buckets.take(login):
             problem = "too many requests: 200 at once and 50 in a second are answered"
             await answer(HTTPException(429, problem, {"Retry-After": "1"}))(scope, receive, send)
             return
-        scope["state"][SESSION] = session
+        scope["state"][LOGIN] = login
         await self._app(scope, receive, send)
 
     async def _scrape(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -107,11 +107,11 @@ class SessionGate:
         connection.is_known, connection.unauthenticated = True, 0
         await self._app(scope, receive, send)
 
-    def _session(self, scope: Scope) -> str | None:
+    def _login(self, scope: Scope) -> str | None:
         name = cookie_name(scope["scheme"], self._port)
         for field, value in scope["headers"]:
             if field == b"cookie":
                 cookie = cookie_parser(value.decode("latin-1")).get(name)
-                if cookie and (session := self._logins.find(cookie)) is not None:
-                    return session
+                if cookie and (login := self._logins.find(cookie)) is not None:
+                    return login
         return None

@@ -27,7 +27,7 @@ BEAT_SECONDS = 5.0
 BUSY_SHARE = 0.1
 """Of a core that one view takes at most: one that takes longer to draw is drawn less often."""
 MOST_SECONDS = 10.0
-"""But at least so often: after 20 s without a message a page says that nothing comes any more."""
+"""But at least so often: after 20 s without news a page says that nothing comes any more."""
 MAX_DRAWN = 64
 _THREADS = 4
 _CHECK_SECONDS = 0.1
@@ -91,6 +91,7 @@ class Live:
 
     def _draw(self, view: View, drawn: _Drawn) -> Shot:
         before = drawn.html, drawn.problem
+        # By processor time: on a busy machine the clock would slow down pages that cost nothing.
         began, cpu_began = time.monotonic(), time.thread_time()
         try:
             drawn.shown, drawn.status = view.draw(self._readers), 200
@@ -116,7 +117,7 @@ class Live:
             drawn.number, content, format_sse_event(data_str=to_html(content)), drawn.status
         )
 
-    async def follow(self, view: View, may_go_on: Callable[[], bool]) -> AsyncIterator[bytes]:
+    async def follow(self, view: View, is_logged_in: Callable[[], bool]) -> AsyncIterator[bytes]:
         """Yield what a view shows, now and whenever it changes, as server-sent events.
 
         The next one is drawn when the one before was sent, so that a slow reader makes no buffer
@@ -124,10 +125,10 @@ class Live:
 
         Args:
             view: The view.
-            may_go_on: Whether the session of the reader is still open.
+            is_logged_in: Whether the login of the reader is still open.
         """
         number = 0
-        while may_go_on() and not self._is_stopping():
+        while is_logged_in() and not self._is_stopping():
             shot = await self.shot(view)
             if shot.number != number:
                 number = shot.number

@@ -1,4 +1,4 @@
-"""Access to the page: links that log in once, and the sessions that they begin.
+"""Access to the page: links that log in once, and the logins that they begin.
 
 A link is a time and a random number, signed with a key that the process makes at its start. So
 a second command that can read the key, as only this user can, makes a link by itself.
@@ -17,9 +17,9 @@ if TYPE_CHECKING:
     from ultramon.system.clock import Clock
 
 LINK_SECONDS = 300
-SESSION_SECONDS = 12 * 3600
-MAX_SESSIONS = 64
-"""Beyond them the oldest session ends."""
+LOGIN_SECONDS = 12 * 3600
+MAX_LOGINS = 64
+"""Beyond them the oldest login ends."""
 _MAX_CODE_CHARS = 200
 
 
@@ -44,7 +44,7 @@ def _sign(key: str, what: str) -> str:
 
 
 class Logins:
-    """The links that were used, and the sessions. Used on one event loop.
+    """The links that were used, and the logins. Used on one event loop.
 
     Args:
         key: From `make_key`.
@@ -55,11 +55,11 @@ class Logins:
         self._key = key
         self._clock = clock
         self._used: dict[str, float] = {}
-        # Digest to the end of the session, the oldest first: a copy of the memory logs nobody in.
-        self._sessions: dict[str, float] = {}
+        # Digest to the end of the login, the oldest first: a copy of the memory is no login.
+        self._logins: dict[str, float] = {}
 
     def redeem(self, code: str) -> str | None:
-        """Begin a session; None for a link that is forged, too old, or used.
+        """Begin a login; None for a link that is forged, too old, or used.
 
         Returns:
             The value of its cookie.
@@ -76,23 +76,23 @@ class Logins:
             return None
         self._used[what] = until
         cookie = secrets.token_urlsafe(32)
-        self._sessions[_digest(cookie)] = now + SESSION_SECONDS
-        if len(self._sessions) > MAX_SESSIONS:
-            del self._sessions[next(iter(self._sessions))]
+        self._logins[_digest(cookie)] = now + LOGIN_SECONDS
+        if len(self._logins) > MAX_LOGINS:
+            del self._logins[next(iter(self._logins))]
         return cookie
 
     def find(self, cookie: str) -> str | None:
-        """Return the name of a session, which reveals nothing; None for no session."""
+        """Return the name of a login, which reveals nothing; None for no login."""
         name = _digest(cookie)
         return name if self.is_open(name) else None
 
     def is_open(self, name: str) -> bool:
-        """Return whether a session goes on."""
-        return self._sessions.get(name, 0.0) > self._clock.now()
+        """Return whether a login still holds."""
+        return self._logins.get(name, 0.0) > self._clock.now()
 
     def end(self, name: str) -> None:
-        """End a session."""
-        self._sessions.pop(name, None)
+        """End a login."""
+        self._logins.pop(name, None)
 
 
 def _digest(cookie: str) -> str:

@@ -17,7 +17,7 @@ from ultramon.server.server_file import (
 from ultramon.system.clock import SYSTEM_CLOCK
 from ultramon.tokens import METRICS_TOKEN, ServerSecret
 from ultramon.web.app import create_app
-from ultramon.web.gate import HEADERS, SessionGate
+from ultramon.web.gate import HEADERS, LoginGate
 from ultramon.web.live import Live
 from ultramon.web.logins import Logins, make_code, make_key
 from ultramon.web.views import Readers
@@ -43,8 +43,8 @@ class WebServer(HttpServer):
         key: Signs the links that log in.
         names: Further values of Host that name this server, see `allowed_hosts`.
         certfile: A certificate chain (PEM): HTTPS instead of HTTP.
-        proxies: Addresses or networks whose forwarded headers are believed; nobody else but this
-            machine is answered then.
+        proxies: Addresses or networks whose forwarded headers are believed; then they and this
+            machine alone are answered.
         clock: For tests.
         state_directory: Where the server's file is, and the token of metrics; None = neither.
         options: As for `HttpServer`.
@@ -71,7 +71,7 @@ class WebServer(HttpServer):
         token = None if state_directory is None else ServerSecret(state_directory, METRICS_TOKEN)
         pages = create_app(live, logins, port, MetricsSource(backend, clock=clock))
         app = behind_filter(
-            SessionGate(pages, logins, port, token),
+            LoginGate(pages, logins, port, token),
             listener,
             names=names,
             certfile=certfile,

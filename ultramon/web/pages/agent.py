@@ -134,11 +134,12 @@ def _timeline(facts: AgentFacts) -> Element:
 
 
 def _points_of_events(facts: AgentFacts) -> Iterator[Point]:
-    """Yield the readings that events tell, where no history is kept, and the present one."""
+    """Yield the readings in events, where no history is kept, and the present one."""
     for event in reversed(facts.events):
         if event.tokens is None:
             continue
         is_epoch = event.kind == "context_epoch_started"
+        # The tokens of an epoch's event were counted before it began.
         yield Point(event.at, event.tokens, event.epoch - is_epoch)
         if is_epoch and event.tokens_after is not None:
             yield Point(event.at, event.tokens_after, event.epoch)
@@ -165,7 +166,7 @@ def _facts(one: ObservedAgent, now: float) -> Element:
     parent, before = record.parent_id, record.predecessor_id
     return facts_list(
         [
-            ("client", field(record.host)),
+            ("host", field(record.host)),
             ("model", field(record.model)),
             ("limit", f"{limit_words(record.context_limit, record.limit_source)}"
              f" ({field(record.limit_source)})"),

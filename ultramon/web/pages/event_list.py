@@ -24,7 +24,7 @@ _UUID = re.compile(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}")
 
 
 def shown_name(agent_id: str, names: Mapping[str, str]) -> str:
-    """Return how an agent is called; of one that is not known, no more of a UUID than tells it."""
+    """Return how an agent is called; of one that is not known, eight characters of a UUID."""
     known = names.get(agent_id)
     if known is not None:
         return field(known)
@@ -95,11 +95,11 @@ def events_content(
         further = element("p", element("a", "Show more", href=url("/events", {"limit": more})))
     return element(
         "div",
-        element("h1", "Events and notices"),
+        element("h1", "Events and messages"),
         element(
             "div",
             element(
-                "section", element("h2", "Notices"), _queues(depths, names, now), class_="card"
+                "section", element("h2", "Messages"), _queues(depths, names, now), class_="card"
             ),
             element("section", element("h2", "Dead letters"), _dead(dead, names), class_="card"),
             class_="columns",

@@ -1,4 +1,4 @@
-"""The fleet now: who needs somebody, and how full every window is."""
+"""The fleet now: which agents need a person, and how full every window is."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ def usage_bar(one: ObservedAgent) -> Element:
 
 
 def state_words(one: ObservedAgent, need: str) -> tuple[str, str]:
-    """Return what an agent is about, and its class in the style sheet."""
+    """Return what an agent does or needs, and its class in the style sheet."""
     verdict, reason = one.liveness.verdict, field(one.liveness.reason)
     if verdict in (LOST, STALE):
         return f"{verdict}: {reason}", "bad" if verdict == LOST else "late"
