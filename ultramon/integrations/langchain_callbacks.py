@@ -140,28 +140,33 @@ class NestedAgents:
     Args:
         adapter: Holds them.
         parent: The agent whose tool it is.
-        config: Of the call; the runs in it inherit its callbacks.
     """
 
-    def __init__(self, adapter: Adapter, parent: WatchedAgent, config: Any) -> None:
+    def __init__(self, adapter: Adapter, parent: WatchedAgent) -> None:
         self.agents: dict[str, WatchedAgent] = {}
         self._adapter = adapter
         self._parent = parent
-        self._config = config
-        self._path = str((config.get("metadata") or {}).get("langgraph_checkpoint_ns") or "")
+        self._path = ""
         self._calls: dict[UUID, tuple[WatchedAgent, Any]] = {}
 
-    def attach(self, *, in_loop: bool) -> None:
-        """See the models that are called in the tool; whether it runs in an event loop."""
+    def attach(self, config: Any, *, in_loop: bool) -> None:
+        """See the models that are called in the tool.
+
+        Args:
+            config: Of the call; the runs in it inherit its callbacks. Not kept here: it would hold
+                itself by its handler, and the request with it until a garbage collection.
+            in_loop: Whether the tool runs in an event loop.
+        """
+        self._path = str((config.get("metadata") or {}).get("langgraph_checkpoint_ns") or "")
         if self._parent.active is None or not self._path:
             return
         handler = _AsyncNestedModels(self) if in_loop else _NestedModels(self)
-        callbacks = self._config.get("callbacks")
+        callbacks = config.get("callbacks")
         if callbacks is None or isinstance(callbacks, list):
-            self._config["callbacks"] = [*(callbacks or ()), handler]
+            config["callbacks"] = [*(callbacks or ()), handler]
         else:
-            self._config["callbacks"] = callbacks.copy()
-            self._config["callbacks"].add_handler(handler)
+            config["callbacks"] = callbacks.copy()
+            config["callbacks"].add_handler(handler)
 
     def path_of(self, metadata: dict[str, Any] | None) -> str | None:
         """Return the graph that calls a model; None where it is none of these."""
