@@ -73,7 +73,7 @@ def test_agents_that_died_without_a_plan_are_named(tmp_path):
     assert (report["planned"], report["lostItems"]) == (1, ["given"])
     assert report["diedWithoutPlan"] == ["unknown", "unstarted"]
     assert report["problems"] == [
-        "died without a plan: unknown, unstarted: nobody knows their work; "
+        "died without a plan: unknown, unstarted: their work is not known; "
         "Fleet.assign() it before the start",
         "lost: given",
     ]

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn
 
 import click
 
-from ultramon.cli.exit_codes import CommandFailed, ExitCode, NobodyFound
+from ultramon.cli.exit_codes import CommandFailed, ExitCode, NotFound
 from ultramon.cli.gone_variables import gone_variable_errors
 from ultramon.errors import AgentNotFoundError, UltramonError
 from ultramon.system.processes import working_directory
@@ -70,8 +70,8 @@ GROUPS = {
         },
     ),
     "queue": Commands(
-        "Notices and messages",
-        "Notices and messages on their way to agents.",
+        "Messages to agents",
+        "Messages on their way to agents, ultramon's own notices among them.",
         {
             "messages": ("messages", "command"),
             "clear": ("clear", "command"),
@@ -96,7 +96,7 @@ GROUPS = {
         },
     ),
     "host": Commands(
-        "Pins, and what clients run",
+        "Pins, and what hosts run",
         "Rules for a coding agent, and what an installed one runs.",
         {
             "pin": ("pin", "command"),
@@ -111,8 +111,8 @@ COMMANDS = tuple(name for names in SECTIONS.values() for name in names if name n
 _DEFAULTS = {"context": "show"}
 """The command that a group runs when none is named."""
 INSTALLED_NAMES = ("hook", "mcp", "statusline")
-"""Commands of the group `host` that the settings of clients may call without it: a refusal there
-would stop the client."""
+"""Commands of the group `host` that the settings of hosts may call without it: a refusal there
+would stop the host."""
 _HELP_MARGIN = 6  # what click leaves free around the two columns
 
 
@@ -255,10 +255,10 @@ class Program(click.Group):
         try:
             return super().invoke(ctx)
         except AgentNotFoundError as error:
-            raise NobodyFound(str(error)) from error
+            raise NotFound(str(error)) from error
         except UltramonError as error:
             raise CommandFailed(str(error)) from error
-        except BrokenPipeError:
+        except BrokenPipeError:  # its reader has seen enough, as `head` does: no failure
             _forget_stdout()
             return ExitCode.OK
         except KeyboardInterrupt:

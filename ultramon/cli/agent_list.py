@@ -69,7 +69,7 @@ class AgentList:
         hidden: How many ended agents are left out.
         left_out: How many less urgent agents a limit leaves out.
         verdicts: How many agents of each verdict there are, shown or left out.
-        blind: Finds those that went blind, among the agents that are shown.
+        blind: Finds the blind ones among the agents that are shown.
     """
 
     def __init__(
@@ -98,13 +98,13 @@ class AgentList:
 
         Returns:
             The agents that reached a rung since the last look, shown or not, each with the rung.
-            Empty at the first look, and where no news are asked for.
+            Empty at the first look, and where none are asked for.
         """
         self.seen = [one for one, _ in self._look(limit, checked_json)]
         return list(self._news()) if self._with_news else []
 
     def survey(self, limit: int) -> tuple[list[ObservedAgent], list[tuple[ObservedAgent, str]]]:
-        """Look again without decoding states that nobody asks for.
+        """Look again without decoding states that are not asked for.
 
         Args:
             limit: The most agents to return, where the store sorts by itself.
@@ -131,6 +131,7 @@ class AgentList:
         """
         self.seen = []
         with paused_collector():
+            # Ten thousand lines that are kept until the end take 74 MB.
             yield from (line for _, line in self._look(limit, checked_line))
 
     def _look(

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 VARIABLES = ("ULTRAMON_AGENT_ID", "CLAUDE_SESSION_MANAGER_ID")
 """The second one is the older name, kept for existing setups."""
 SESSION_VARIABLES = ("CLAUDE_CODE_SESSION_ID", "GEMINI_SESSION_ID", "QWEN_CODE_SESSION_ID")
-"""Set by clients for the commands that their agents run; in a subagent it is the session too."""
+"""Set by hosts for the commands that their agents run; in a subagent it is the session too."""
 
 
 def caller_id() -> str | None:
@@ -28,7 +28,7 @@ def caller_id() -> str | None:
 
 
 def own_ids() -> list[str]:
-    """Return what the environment calls the agent: the caller, then sessions of clients."""
+    """Return what the environment calls the agent: the caller, then sessions of hosts."""
     return [name for name in (caller_id(), *map(os.environ.get, SESSION_VARIABLES)) if name]
 
 

@@ -54,7 +54,7 @@ class CommandFailed(click.ClickException):
         super().__init__(" ".join(message.split()))
 
 
-class NobodyFound(CommandFailed):
+class NotFound(CommandFailed):
     """No agent has the given id, prefix or label."""
 
     exit_code = int(ExitCode.NOT_FOUND)

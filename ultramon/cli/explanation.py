@@ -1,4 +1,4 @@
-"""Explains the percentage of a stored agent, with what the hooks of its client know."""
+"""Explains the percentage of a stored agent, with what the hooks of its host know."""
 
 from __future__ import annotations
 
@@ -82,7 +82,7 @@ def explain_stored(
 
 
 def _installed(host: Host | None, directory: str) -> dict[str, str] | None:
-    """Return where the settings of a client's agents come from; None for other agents."""
+    """Return where the settings of a host's agents come from; None for other agents."""
     from ultramon.hosts.installed_choices import choices_path
 
     if host is None:

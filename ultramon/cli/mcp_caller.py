@@ -33,8 +33,8 @@ _WAITS_SECONDS = (0.0, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0)
 class CallerFinder:
     """Finds the calling agent for each call anew.
 
-    The environment of the server is that of the moment when the client started it. A session that
-    was cleared since has a successor, in the same process of the client.
+    The environment of the server is that of the moment when the host started it. A session that was
+    cleared since has a successor, in the same process of the host.
 
     Args:
         backend: The store.
@@ -74,14 +74,14 @@ class CallerFinder:
         return self._caller_within(record, meta).agent_id
 
     def _thread(self, meta: Mapping[str, Any]) -> StateRecord | None:
-        """Return the agent that the client itself names; None where it names none that is known."""
+        """Return the agent that the host itself names; None where it names none that is known."""
         thread_id, session_id = meta.get(THREAD_ID), meta.get(SESSION_ID)
         if _TURN not in meta or not isinstance(thread_id, str):
             return None
         return self._load(f"{session_id}.{thread_id}") or self._load(thread_id)
 
     def _session(self) -> StateRecord | None:
-        """Return the session that the client runs now; None where none has a state."""
+        """Return the session that the host runs now; None where none has a state."""
         found = next(filter(None, map(self._load, self._named)), None)
         for _ in range(_MAX_SUCCESSIONS):
             if found is None or found.active:
@@ -115,7 +115,7 @@ class CallerFinder:
     def _caller_within(self, session: StateRecord, meta: Mapping[str, Any]) -> StateRecord:
         """Return the agent of a session whose transcript holds the call.
 
-        The client writes its transcripts while the call is on its way.
+        The host writes its transcripts while the call is on its way.
 
         Raises:
             NoCaller: None holds it, though there are subagents that may have made it.
@@ -159,7 +159,7 @@ class CallerFinder:
 
 
 def _memory(record: StateRecord) -> HookMemory:
-    """Return what only the hooks of an agent's client keep."""
+    """Return what only the hooks of an agent's host keep."""
     from ultramon.hosts.registry import host_of_agent
 
     return host_of_agent(record)[1]

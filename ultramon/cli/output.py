@@ -192,7 +192,7 @@ class _LineEnds:
 
 
 def summary_line(summary: Summary, width: int) -> str:
-    """Return all agents in one line of so many cells; what needs nobody gives way first."""
+    """Return all agents in one line of so many cells; what needs no person is cut first."""
     parts = [field(part) for part in summary.parts()]
     while len(parts) > 1 and len(" · ".join(parts)) > width:
         parts.pop()

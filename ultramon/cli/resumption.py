@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 def resume_command(record: StateRecord) -> str | None:
     """Return the shell command that resumes a session in its directory.
 
-    None for an agent that is no session, or whose client cannot resume one.
+    None for an agent that is no session, or whose host cannot resume one.
     """
     from ultramon.hosts.registry import find_host
 

@@ -127,7 +127,7 @@ def find_agent(backend: Backend, name: str) -> StoredAgent:
 
 
 def end_gone(backend: Backend, agents: list[StoredAgent]) -> list[StoredAgent]:
-    """Return agents as they are once the sessions have ended whose client said so and is gone."""
+    """Return agents as they are once the sessions have ended whose host said so and is gone."""
     from ultramon.backends.toolkit import observe_stored
 
     seen = observe_stored(agents, SYSTEM_CLOCK.now(), whole=False)
@@ -151,6 +151,7 @@ def find_agent_id(backend: Backend, name: str) -> str:
     begun, labelled = _fitting(backend, name)
     if name in begun:
         return name
+    # Labels first: behind prefixes those that are the beginning of an id could not be reached.
     ids = labelled or begun
     if not ids:
         raise AgentNotFoundError(sanitize(name))

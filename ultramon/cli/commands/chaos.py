@@ -136,7 +136,7 @@ def _problems(victims: Victims, ending: Ending) -> list[str]:
         problems.append("no agent planned anything, so nothing can be said about lost work")
     if victims.died_without_plan:
         problems.append(
-            f"died without a plan: {_listed(victims.died_without_plan)}: nobody knows their work; "
+            f"died without a plan: {_listed(victims.died_without_plan)}: their work is not known; "
             "Fleet.assign() it before the start"
         )
     if ledger.set_aside:

@@ -23,9 +23,9 @@ from ultramon.cli.views.findings import print_findings
 def command(*, host: str | None, state_dir: str | None, json: bool) -> ExitCode:
     """Check whether coding agents report themselves, or why not.
 
-    Looks at the client's settings for this directory, the commands in them, the state directory,
+    Looks at the host's settings for this directory, the commands in them, the state directory,
     the failures of hooks, the sessions that never reported, and which file or variable sets what of
-    ultramon; with HOST, such as codex, for this client only. Writes one file into the state
+    ultramon; with HOST, such as codex, for this host only. Writes one file into the state
     directory and deletes it again; changes nothing else. Fails when something is a problem; a
     warning is none.
     """

@@ -23,7 +23,7 @@ def command(*, notes: str | None, agent: str | None, state_dir: str | None, json
     """Leave a handoff record for a successor, and print its id.
 
     The plan says what is done, may be half done and is left. Fleets get the record as an event.
-    The agent goes on until it stops by itself.
+    The agent continues until it stops by itself.
     """
     from ultramon.stored_work.handoff import leave_handoff
     from ultramon.system.clock import SYSTEM_CLOCK

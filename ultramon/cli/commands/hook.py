@@ -17,7 +17,7 @@ def command(host: str, payload: str | None) -> int:
     notify = ["ultramon", "host", "hook", "codex"].
 
     Installed hooks of claude-code run the same code without this command line, which would cost
-    the client time. Whatever happens, the exit code is 0; `ultramon doctor` shows what failed.
+    the host time. Whatever happens, the exit code is 0; `ultramon doctor` shows what failed.
     """
     from ultramon.cli.commands.install import named_host
     from ultramon.hosts.hook_program import run

@@ -53,7 +53,8 @@ def setup_options(
         *(click.option(f"--{name}", is_flag=True, help=text) for name, text in layers.items()),
         click.option("--plugin", type=click.Path(file_okay=False), metavar="DIR", help=plugin_help),
         click.option("--dry-run", is_flag=True, help="Only show what would change."),
-        click.option("--verbose", is_flag=True, help="Show what changes in the client's file."),
+        # On request only: forty lines of JSON hid the one sentence that matters.
+        click.option("--verbose", is_flag=True, help="Show what changes in the host's file."),
     )
 
     def decorate(command: Callable[..., Any]) -> Callable[..., Any]:
@@ -181,7 +182,7 @@ def carry_out(plan: Plan, *, dry_run: bool, verbose: bool, json: bool, **more: A
     "--enforce",
     type=click.Choice(("critical", "none")),
     metavar="LEVEL",
-    help="End who goes on at this level (critical), asked to return; what it did is kept.  [none]",
+    help="End who continues at this level (critical), asked to return; its work is kept.  [none]",
 )
 @click.option(
     "--enforce-dry-run", is_flag=True, default=None, help="Only note what --enforce would end."
@@ -219,7 +220,7 @@ def command(
 ) -> None:
     """Make a coding agent report itself.
 
-    Puts hooks and a status line into the client's settings; every other byte of them stays. A
+    Puts hooks and a status line into the host's settings; every other byte of them stays. A
     status line that is there is kept and shown. Called again it brings its entries up to date,
     and what is not given stays as it was, else as in [brackets].
 

@@ -1,4 +1,4 @@
-"""`ultramon host mcp`: tools for the agent that a client runs, over stdin and stdout."""
+"""`ultramon host mcp`: tools for the agent that a host runs, over stdin and stdout."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 def command(*, agent: str | None, state_dir: str | None) -> None:
     """Serve the Model Context Protocol to a client until it closes stdin.
 
-    The client's agent gets the tools context_status, will_it_fit, plan, task_done and hand_off,
+    Its agent gets the tools context_status, will_it_fit, plan, task_done and hand_off,
     all about itself and its subagents. `claude mcp add ultramon -- ultramon host mcp` sets it up;
     docs/mcp.md shows other clients.
     """

@@ -1,4 +1,4 @@
-"""`ultramon queue messages`: the notices and messages that wait for an agent."""
+"""`ultramon queue messages`: the messages that wait for an agent."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ _READ_SECONDS = 1.0
 def command(
     *, agent: str | None, ack: bool, follow: bool, state_dir: str | None, json: bool
 ) -> None:
-    """Show the notices and messages that wait for an agent.
+    """Show the messages that wait for an agent, notices included.
 
     One a line, with --json as a JSON object. Without --ack they are only shown, in the order in
     which they were sent; with it they are received, urgent ones first, and acknowledged once they

@@ -124,7 +124,7 @@ class _Command(click.Command):
     help="How long a context that must hand over has, before it is ended.",
 )
 @click.option("--in-place", is_flag=True, help="Work in this tree, which must be clean.")
-@click.option("--resume", metavar="RUN", help="Go on with a run; options given again replace its.")
+@click.option("--resume", metavar="RUN", help="Continue a run; options given again replace its.")
 @click.option(
     "--recheck",
     is_flag=True,
@@ -135,7 +135,7 @@ class _Command(click.Command):
     is_flag=True,
     help="Then run the same job in one session without relay, and print both: twice the cost.",
 )
-@click.option("--program", help="The client, where it is not on PATH.", metavar="PATH")
+@click.option("--program", help="The host's program, where it is not on PATH.", metavar="PATH")
 @store_options
 def command(
     *,
@@ -152,10 +152,10 @@ def command(
     One context after the other works on GOAL, by default in a git worktree and branch of the run's
     own. When its window fills, it hands over; the next one gets the goal, the rules, what is left
     and the notes of the one before. What is behind `--` goes to the agent, what is behind another
-    `--` to the next one; where one meets its usage limit, the next one goes on.
+    `--` to the next one; where one meets its usage limit, the next one takes over.
 
     Nothing is installed, no permission is granted, nothing is pushed or merged. Ctrl-C asks the
-    context to hand over; a second one ends it. The run goes on with --resume.
+    context to hand over; a second one ends it. --resume continues the run.
 
     Exit codes: 0 all is verified (claimed, where nothing checks; without items: the agent ended
     normally), 1 something is left, set aside or not confirmed, 2 wrong usage, 5 a budget is used
@@ -191,7 +191,7 @@ def command(
         for line in result.lines(int(code)):
             click.echo(sanitize(line))
     if result.stop is not None:
-        say(f"go on: ultramon relay --resume {name}")
+        say(f"continue: ultramon relay --resume {name}")
     if choices.compare and code != ExitCode.INTERRUPTED:
         alone = open_relay(
             f"{name}-alone",
@@ -225,7 +225,7 @@ def _run(opened: OpenedRelay) -> RelayResult:
 
 def _check_comparable(choices: RelayChoices) -> None:
     if choices.in_place or choices.agent not in HOSTS:
-        raise click.UsageError("--compare is for a run of one client in worktrees")
+        raise click.UsageError("--compare is for a run of one host in worktrees")
 
 
 def _print_comparison(relayed: RelayResult, single: RelayResult) -> None:
@@ -246,7 +246,7 @@ def _new(goal: str | None, given: dict[str, Any]) -> tuple[RelayChoices, list[st
     from ultramon.relay.choices import RelayChoices
 
     if goal is None:
-        raise click.UsageError("name a GOAL, or go on with --resume RUN")
+        raise click.UsageError("name a GOAL, or continue with --resume RUN")
     chosen, notes = _chosen(given)
     return RelayChoices(goal=goal, cwd=present_directory(), **chosen), notes
 
@@ -254,7 +254,7 @@ def _new(goal: str | None, given: dict[str, Any]) -> tuple[RelayChoices, list[st
 def _stored(
     directory: str, run: str, goal: str | None, given: dict[str, Any]
 ) -> tuple[RelayChoices, list[str]]:
-    """Return the choices of a run that goes on: its own, but for those that are given again."""
+    """Return the choices of a run that is continued: its own, but those that are given again."""
     from ultramon.relay.choices import RelayChoices
 
     stored = RelayChoices.load(directory, run)
@@ -268,7 +268,9 @@ def _stored(
             changed[name] = value
     for name in _FIXED:
         if name in changed:
-            raise click.UsageError(f"--{name.replace('_', '-')} cannot change while a run goes on")
+            raise click.UsageError(
+                f"--{name.replace('_', '-')} cannot change when a run is continued"
+            )
     if goal is not None and goal != stored.goal:
         changed["goal"] = goal
     if changed.get("items") is not None:
@@ -287,7 +289,7 @@ def _chosen(given: dict[str, Any]) -> tuple[dict[str, Any], list[str]]:
     items: TextIO | None = given["items"]
     program: str | None = given["program"]
     if program is not None and os.path.dirname(program):
-        program = os.path.abspath(program)  # a run goes on from any directory
+        program = os.path.abspath(program)  # a run is continued from any directory
     arguments = click.get_current_context().meta.get(_ARGUMENTS, ())
     chosen = {**given, "arguments": arguments, "items": None, "program": program}
     if items is None:

@@ -49,7 +49,7 @@ def command(*, paths: tuple[str, ...], no_plot: bool, json: bool, **settings: An
     PATH is a transcript of Claude Code, Gemini CLI or Qwen Code (with its subagents), a rollout of
     Codex, JSON lines of {"text": ...} and {"usage": {...}}, a text, or a directory: all recordings
     in it or, without any, its text files as one agent would read them. The beginning of a session's
-    id, as `ultramon report` shows it, finds the transcript where its client keeps it.
+    id, as `ultramon report` shows it, finds the transcript where its host keeps it.
 
     Files of any size are streamed. Files that are no recordings are named on stderr.
     """

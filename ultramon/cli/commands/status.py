@@ -27,7 +27,7 @@ MAX_ROWS = 200
     "--all",
     "show_all",
     is_flag=True,
-    help="Show ended agents too; with --run also those whose ids went on in another run.",
+    help="Show ended agents too; with --run also those whose ids another run continues.",
 )
 @click.option("--run", help="Only agents of this run.  [default: all runs]")
 @limit_option(f"{MAX_ROWS} on a terminal, else all")

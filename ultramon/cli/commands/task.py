@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from ultramon.cli.caller import agent_option, find_own_id
-from ultramon.cli.exit_codes import CommandFailed, ExitCode, NobodyFound
+from ultramon.cli.exit_codes import CommandFailed, ExitCode, NotFound
 from ultramon.cli.output import TASK_MARKS, field, plural, print_json, say
 from ultramon.cli.selection import open_store, store_options
 from ultramon.errors import AgentWorkError
@@ -135,7 +135,7 @@ def _as_failure(error: AgentWorkError) -> click.ClickException:
     if error.problem == "name":
         return click.UsageError(str(error))
     if error.problem == "no_task":
-        return NobodyFound(f"{error}; see `ultramon task list`")
+        return NotFound(f"{error}; see `ultramon task list`")
     return CommandFailed(str(error))
 
 

@@ -88,7 +88,7 @@ def read_all(
 
 
 def report_to(show: Callable[[str], None], fleet: Fleet) -> None:
-    """Have a line shown for each event of a run, which stops when nobody reads on."""
+    """Have a line shown for each event of a run, which stops when the reader is gone."""
 
     def report(event: FleetEvent) -> None:
         try:
@@ -115,6 +115,6 @@ def _describe(event: FleetEvent) -> str:
 
 
 def _is_busy(state: AgentState) -> bool:
-    """Whether an agent is in the middle of its work, and will go on after its present item."""
+    """Whether an agent is in the middle of its work, and will continue after its present item."""
     begun = state.active and state.current_task is not None and state.action == "none"
     return begun and 0 < state.tasks_completed < (state.tasks_total or 0) - 1

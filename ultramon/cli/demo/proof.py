@@ -99,7 +99,7 @@ def find_problems(
 
 
 def never_done(names: Iterable[str], notes: Notes) -> list[str]:
-    """Return the items that nobody noted as done."""
+    """Return the items that no worker noted as done."""
     done = {name for what, name in notes if what == DONE}
     return [name for name in names if name not in done]
 

@@ -54,6 +54,7 @@ def way_to(
     record, name = one.record, field(str(name_of(one.record)))
     if record.hostname != this_machine().hostname:
         return Way((), False, f"{name} runs on {field(record.hostname) or 'another machine'}")
+    # Two hosts on one transcript lose work: a session that runs is never started again.
     if one.liveness.verdict not in (ENDED, LOST):
         pane = host_memory(record).get("tmuxPane")
         panes = pane_processes() if isinstance(pane, str) else {}
