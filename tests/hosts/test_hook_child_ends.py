@@ -12,7 +12,7 @@ from helpers.child_of_session import CHILD, Launched
 from helpers.hooked_session import RECORDED, SESSION, HookedSession, tokens_at
 
 from ultramon.backends.local.state_files import StateDirectory
-from ultramon.hosts.calls.child_ends import MAX_TOLD_AT_ONCE
+from ultramon.hosts.calls.child_ends import MAX_AT_ONCE
 from ultramon.hosts.calls.invocation import this_process
 
 FULL = tokens_at(20)
@@ -256,11 +256,11 @@ def test_an_end_that_no_client_got_is_told_by_the_next_call(session):
 
 
 def test_many_ends_come_in_several_answers(session):
-    children = [Launched(session, f"a{number}") for number in range(MAX_TOLD_AT_ONCE + 1)]
+    children = [Launched(session, f"a{number}") for number in range(MAX_AT_ONCE + 1)]
     for child in children:
         child.work(FULL)
         child.stop()
-    assert [len(ends(session.tool(20_100))) for _ in range(3)] == [MAX_TOLD_AT_ONCE, 1, 0]
+    assert [len(ends(session.tool(20_100))) for _ in range(3)] == [MAX_AT_ONCE, 1, 0]
 
 
 def test_the_recorded_launch_has_told_nothing(tmp_path):

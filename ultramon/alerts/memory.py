@@ -159,6 +159,7 @@ class AlertFile:
 
     def _replace(self, value: dict[str, Any]) -> None:
         path = f"{self._path}.json"
+        # What cannot be read is evidence of a fault, and kept.
         if self._is_damaged:
             try:
                 os.replace(path, f"{path}.corrupt")

@@ -70,6 +70,7 @@ def advance(
         and not (is_quiet and reached <= ladder.rank(memory.alerted_level))
     )
     held = next_level(memory.level, usage_ratio, ladder)
+    # Upwards only with an alert: else one that the quiet period held back would never come.
     if alerts or ladder.rank(held) < before:
         memory.level = held
     if alerts:

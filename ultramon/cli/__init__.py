@@ -118,6 +118,7 @@ _HELP_MARGIN = 6  # what click leaves free around the two columns
 
 def load_command(file: str, function: str = "command") -> click.Command:
     """Import one command."""
+    # When it is called: help and completion must not wait for what one command needs.
     module = importlib.import_module(f"ultramon.cli.commands.{file}")
     command: click.Command = getattr(module, function)
     return command

@@ -97,6 +97,7 @@ def open_store(state_dir: str | None, *, delivers: bool = True) -> Backend:
 def state_dir_given(state_dir: str | None) -> str | None:
     """Return the path given as ``--state-dir``; None without one, even if its variable is set."""
     source = click.get_current_context().get_parameter_source("state_dir")
+    # Where only the variable is set, ULTRAMON_BACKEND still decides.
     if state_dir is None or source is not ParameterSource.COMMANDLINE:
         return None
     return os.path.abspath(state_dir)

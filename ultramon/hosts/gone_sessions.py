@@ -72,6 +72,7 @@ class GoneSessions:
             life = (session_id, record.generation, record.seq)
             if life in self._seen or not _is_gone(record):
                 return False
+            # Once a life: a transcript that says nothing would be read at every look.
             self._seen.add(life)
             return end_session(directory.path, record)
         except (ArithmeticError, ConfigurationError, OSError, StateError, ValueError):

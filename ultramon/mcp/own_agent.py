@@ -236,6 +236,7 @@ class OwnAgent:
             # Whether a foreign agent exists is nothing that a caller may find out.
             raise NotPermittedError(wanted, self.agent_id, "look at") from None
         record = stored.record
+        # Tasks and labels of strangers are nothing that an agent may read.
         if wanted != self.agent_id and (record is None or record.parent_id != self.agent_id):
             raise NotPermittedError(wanted, self.agent_id, "look at")
         if record is None:

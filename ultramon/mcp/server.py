@@ -54,6 +54,7 @@ def make_server(find: FindOwnAgent) -> MCPServer[Any]:
     )
 
     def own(context: Context[Any, Any]) -> OwnAgent:
+        # Per call: the server outlives a clear, and one server serves a session's subagents too.
         return find(context.request_context.meta or {})
 
     @server.tool(annotations=_READS)

@@ -66,6 +66,7 @@ def store_earlier_log(directory: str, retake: Callable[[str, list[Reading]], int
     if not any(map(os.path.lexists, paths)):
         return
     try:
+        # Under its own lock: a server of that version may still write the log.
         with Lock(paths[-1], open_private, 0.0):
             _store(_readings(paths[:-1]), retake)
             for path in paths:

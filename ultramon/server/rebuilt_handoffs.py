@@ -47,6 +47,7 @@ class RebuiltHandoffs:
         handoff = event.get("handoff")
         if not (isinstance(handoff, dict) and handoff.get("reason") == "lost"):
             return
+        # Put last again: beyond the limit the agent goes that vanished first.
         self._by_agent.pop(event["agentId"], None)
         self._by_agent[event["agentId"]] = handoff
         if len(self._by_agent) > MAX_AGENTS:

@@ -123,6 +123,7 @@ class Streams:
         until = time.monotonic() + seconds
         while not self._stopping.is_set() and (left := until - time.monotonic()) > 0:
             if arrived is None:
+                # One check serves all streams, however many wait.
                 await asyncio.sleep(min(CHECK_SECONDS, left))
                 if await self._mark_now() != mark:
                     return

@@ -74,6 +74,7 @@ class LoginGate:
         if scope["type"] != "http" or scope["path"].startswith(OPEN_PATHS):
             await self._app(scope, receive, send)
             return
+        # Prometheus has no cookie: it reads a token from a file.
         if scope["path"] == METRICS_PATH:
             await self._scrape(scope, receive, send)
             return

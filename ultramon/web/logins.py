@@ -72,6 +72,7 @@ class Logins:
         now = self._clock.now()
         until = int(what.partition(".")[0])
         self._used = {one: end for one, end in self._used.items() if end > now}
+        # Used links are kept until they are too old anyway, so that each logs in once.
         if what in self._used or not now < until <= now + LINK_SECONDS + 1:
             return None
         self._used[what] = until

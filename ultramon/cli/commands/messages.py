@@ -96,9 +96,10 @@ def _news(backend: Backend, recipient: str, *, follow: bool) -> Iterator[Callabl
     if not (follow and can_listen(queue)):
         yield backend.change_mark
         return
-    heard: list[None] = []
-    with listening(queue, recipient, lambda: heard.append(None)):
-        yield lambda: len(heard)
+    # The notification only raises a count, so that one loop serves every store.
+    arrivals: list[None] = []
+    with listening(queue, recipient, lambda: arrivals.append(None)):
+        yield lambda: len(arrivals)
 
 
 def _line(notice: Notice, *, as_json: bool) -> str:

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
     End = TypeVar("End")
 
-MAX_TOLD_AT_ONCE = 5
+MAX_AT_ONCE = 5
 _MAX_REMEMBERED = 64
 _MAX_LABEL_CHARS = 80
 _MAX_TASK_CHARS = 60
@@ -82,20 +82,20 @@ class ChildEnds:
 
         A process that is killed before `acknowledge` leaves them to the next call.
         """
-        pending, told = dict(agent.memory.pending_ends), agent.memory.told_ends
+        pending, reported = dict(agent.memory.pending_ends), agent.memory.told_ends
         names = [name for name in pending if name != self._returned_id]
         if self._returned_id is not None:
             names.insert(0, self._returned_id)
         texts: list[str] = []
         for name in names:
-            if len(texts) == MAX_TOLD_AT_ONCE:
+            if len(texts) == MAX_AT_ONCE:
                 break
             printer = pending.get(name)
             if printer is not None and not self._store.is_unprinted(printer):
                 continue
             child = self._store.find(name)
             text = None
-            if child is not None and told.get(name) != child.generation:
+            if child is not None and reported.get(name) != child.generation:
                 text = self._write(agent, self._store.hosted(child))
             if child is None or text is None:
                 pending.pop(name, None)
@@ -108,14 +108,14 @@ class ChildEnds:
 
     def acknowledge(self, agent: HostedAgent) -> None:
         """Remember that the host has the texts."""
-        pending, told = dict(agent.memory.pending_ends), dict(agent.memory.told_ends)
+        pending, reported = dict(agent.memory.pending_ends), dict(agent.memory.told_ends)
         for name, generation in self._claimed.items():
             pending.pop(name, None)
-            told.pop(name, None)
-            told[name] = generation
+            reported.pop(name, None)
+            reported[name] = generation
         _keep_pending(agent.memory, pending)
-        if told:
-            agent.memory.told_ends = _newest(told)
+        if reported:
+            agent.memory.told_ends = _newest(reported)
 
     def _write(self, parent: HostedAgent, child: HostedAgent) -> str | None:
         record = child.record

@@ -152,6 +152,7 @@ class HookCall:
                 return
             agent.resume()
             if event.source == port.RESUME:
+                # Its conversation holds an earlier prompt already.
                 agent.count_prompt()
             agent.resolve_limit()  # another process may be set to another window
             if agent.record.measured_at is None:

@@ -177,6 +177,7 @@ class HostedAgent:
             window or window_for_model(record.model, self._host.name),
         )
         can_compact = memory.prompts >= self._host.dialect.prompts_before_compaction
+        # A limit that cannot act yet would warn a session of one prompt at half of its window.
         memory.trigger_tokens = trigger if can_compact else None
         memory.installed_at = self._call.installed.installed_at
         self.gauge.resolve_limit()
@@ -243,6 +244,7 @@ class HostedAgent:
             memory.likely_tokens, memory.likely_seen = likely
             return
         try:
+            # Passed once without a compaction it is wrong for every session of its key.
             compactions.drop(key)
         except StateError as error:
             self._call.fail(self.record.agent_id, f"a likely compaction stays: {error}")
@@ -359,6 +361,7 @@ class HostedAgent:
         # Noted only for enforcement, which ends a turn at the last call of a reply.
         if call_id and self.must_return:
             memory.ended_calls = [*memory.ended_calls, call_id][-_MAX_ENDED_CALLS:]
+        # Tools run in parallel: with one of them ended, others may still run.
         self.record.phase = IN_TOOL if memory.running else WORKING
 
     def wait(self, waits_for: str = "") -> None:
@@ -407,6 +410,7 @@ class HostedAgent:
             self.end("cancelled", "interrupted")
         else:
             self.end("cancelled", reason)
+        # A launcher that got no result reads what the subagent wrote last.
         if text := one_line(reading.text):
             self.memory.last_text = text[:_MAX_LAST_CHARS]
 

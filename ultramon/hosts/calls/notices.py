@@ -84,6 +84,7 @@ class Delivery:
         for notice in inbox.notices:
             line = write_line(notice, self._session_id, now)
             if line is None:
+                # A line is made of facts alone; the text of a message is never repeated.
                 self._refused[notice.id] = "its facts are not those of a notice"
             else:
                 lines.append(line)

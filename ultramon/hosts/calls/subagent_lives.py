@@ -109,6 +109,8 @@ class Subagents:
             return None
         if child.active:
             if returned.error is None:
+                # A prompt reports that it ended; how is in its transcript, which may still be
+                # written.
                 reading = self._readings.wait_until(
                     _shows_end, END_WAIT_SECONDS, returned.subagent_id
                 )
@@ -118,6 +120,7 @@ class Subagents:
             self._readings.report_problem(self._called.agent_id)
             if _shows_end(reading):
                 self._end_child(child_id, reading)
+            # A tool's own result, which no person can type, needs no second witness.
             elif returned.is_success:
                 self._complete_child(child_id, reading)
         else:

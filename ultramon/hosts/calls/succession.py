@@ -41,6 +41,7 @@ def succeed(store: HookStore, record: StateRecord) -> None:
     if before is not None:
         old = store.hosted(before)
         store.update(session_id, lambda agent: agent.follow(old))
+        # A recipient follows the session, not its id.
         store.move_registration(before, session_id)
         reading = _last_reading(store, old)
         store.update(before.agent_id, lambda agent: agent.end_for(session_id, reading.report))

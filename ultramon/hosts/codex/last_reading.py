@@ -61,6 +61,7 @@ def read_last_reading(path: str, *, is_subagent: bool, call_id: str | None = Non
 def _read_from_end(path: str, owner: Owner | None) -> LastReading:
     fd, size = open_transcript(path)
     reading = LastReading.of_file(os.fstat(fd).st_ino, size)
+    # Codex writes a reply down before it calls the hooks of its tools.
     reading.is_current = True
     is_over = has_begun = False
     event = _EventCount()

@@ -37,6 +37,7 @@ def read_last_reading(path: str, *, is_subagent: bool, call_id: str | None = Non
     """
     fd, size = open_transcript(path)
     reading = LastReading.of_file(os.fstat(fd).st_ino, size)
+    # Gemini CLI writes a reply down before it calls the hooks of its tools.
     reading.is_current = True
     replies, compaction = _window_from_end(fd, size)
     if compaction is not None:

@@ -71,6 +71,7 @@ def subagents_of_call(session_path: str, session_id: str) -> list[SubagentFile]:
         names = [name for name in os.listdir(folder) if name.endswith(SUFFIX)]
     except OSError:
         return []
+    # Only the last reply's calls can have launched one that still runs.
     since = _last_reply_at(session_path)
     recent = [path for name in names if _changed_at(path := os.path.join(folder, name)) >= since]
     found = (_read(path, since) for path in sorted(recent)[:_MAX_FILES])

@@ -108,6 +108,7 @@ class Installation(PlannedChange):
         Raises:
             ConfigurationError: One was asked for, and the system cannot have any.
         """
+        # A person's choice is stored apart from what follows: an older file's `false` is no choice.
         can, installed = can_have_resident(), self.installed
         if request.choices.resident and not can:
             allowed = "false here: only Linux says who is at the other end of a socket"

@@ -189,6 +189,7 @@ def _ask(path: bytes, request: bytes, own: Unanswered) -> bool:
         return False
     try:
         credentials = connection.getsockopt(_socket.SOL_SOCKET, _socket.SO_PEERCRED, 12)
+        # A socket at which another user's process listens gets no payload.
         if int.from_bytes(credentials[4:8], sys.byteorder) != posix.geteuid():
             return False
         own.was_asked = True

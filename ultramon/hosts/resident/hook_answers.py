@@ -72,6 +72,7 @@ class HookAnswers:
         store = ResidentStore(
             host, self._directory, request, exchange.process_id, event=event.name, now=time.time()
         )
+        # Until the call is done nothing is known: one that fails must not speed up the next one.
         knowledge, turn.knowledge = turn.knowledge, None
         if (
             event.kind in (port.TOOL_STARTED, port.TOOL_ENDED)

@@ -98,7 +98,9 @@ class Resident:
             0; what goes wrong is a line in the failure log.
         """
         os.chdir("/")
+        # `bind` makes the socket and takes no mode: it is private from its first moment.
         os.umask(0o077)
+        # `set_wakeup_fd` takes no descriptor that blocks.
         self._wake.setblocking(False)
         signal.signal(signal.SIGTERM, self._retire)
         signal.set_wakeup_fd(self._wake.fileno())
@@ -134,6 +136,7 @@ class Resident:
             listening.listen(_BACKLOG)
             listening.setblocking(False)
             self._place.end_pause()
+            # Behind `listen`: a process that reads the file may ask at once.
             replace_file(self._place.facts, compact_json.dumps(self._describe()).encode("ascii"))
             looked_at = time.monotonic()
             while not self._is_retiring:
@@ -189,6 +192,7 @@ class Resident:
         with self._lock:
             is_too_much = self._calls >= MAX_CALLS
             self._calls += not is_too_much
+        # Its forwarder sees the end at once, and its own process handles the call.
         if is_too_much:
             connection.close()
             return

@@ -62,6 +62,7 @@ def _is_due(store: HookStore, is_session_start: bool) -> bool:
         age_seconds = abs(store.now - os.lstat(path).st_mtime)
     except FileNotFoundError:
         age_seconds = START_SECONDS
+    # What takes a resident down at once, as a sandbox does, would be started for ever.
     if age_seconds < START_SECONDS and not is_session_start:
         return False
     close_quietly(open_private(path))

@@ -47,6 +47,7 @@ class ResidentStore(HookStore):
         self._printer: list[Any] = [forwarder_pid, process_started_at(forwarder_pid)]
         path, environ = request.choices_path, request.environ
         super().__init__(host, directory, path, environ, event=event, now=now)
+        # When the host made the call, not when the resident got to it.
         self.began_at = started_at_boot_seconds(self._printer[1])
 
     def printer(self) -> list[Any]:

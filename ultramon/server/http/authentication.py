@@ -31,6 +31,7 @@ HOOK_HEADERS = ("X-Ultramon-Hook-Secret", "X-SM-Hook-Secret")
 """Either may hold the hook secret; scripts that were written for another server send the second."""
 AUTHORIZATION = b"authorization"
 CREDENTIAL_FIELDS = (AUTHORIZATION, *(name.lower().encode("ascii") for name in HOOK_HEADERS))
+# Counted by connection, since all peers on loopback have one address.
 MAX_UNAUTHENTICATED_REQUESTS = 10
 """How many requests in a row one connection may make without a valid credential."""
 CONNECTION = "ultramon_connection"
@@ -93,6 +94,7 @@ def credentials_in(scope: Scope) -> Credentials:
 
 def digest(credential: bytes) -> str:
     """Return the key under which a credential is counted; it does not reveal it."""
+    # 256 random bits need no slow hash: there is nothing to guess.
     return hashlib.sha256(credential).hexdigest()
 
 

@@ -65,6 +65,7 @@ class LostAgents(threading.Thread):
                 self._fleets[run] = Fleet(
                     run, consumer=CONSUMER, backend=backend, otel=False, clock=clock
                 )
+            # Where no fleet runs, no other process would notice the death of an agent.
             self._fleets[run].poll()
         # In every run: a claim over HTTP may be of an agent that no fleet watches.
         release_abandoned(backend, source=f"fleet:{CONSUMER}", now=clock.now())

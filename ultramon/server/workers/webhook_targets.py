@@ -83,6 +83,7 @@ class AllowedHosts:
         if (_canonical(url.host), _port(url)) not in self._listed:
             raise refuse("at a host and port of webhooks.allow_hosts")
         address = _address(url.host)
+        # Clouds answer with credentials at link-local addresses.
         if address is not None and not _is_possible(address):
             raise refuse("at no link-local, multicast or unspecified address")
         is_here = url.host == LOCALHOST or (address is not None and address.is_loopback)
