@@ -207,6 +207,7 @@ class _Check:
         if memory.to_json() == before:
             return decision
         try:
+            # Read again under the lock: another process may have alerted meanwhile.
             with file.locked():
                 memory = load()
                 decision = decide(memory, every)

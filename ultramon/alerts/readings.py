@@ -170,6 +170,7 @@ def read_project(directory: str, session: str, now: float, stale_seconds: float)
         StateCorruptError: The file holds no reading.
         OSError: The system refused to read it.
     """
+    # The session's own file says more than the one that all sessions share.
     for name in (SESSION_READING.format(session), PROJECT_READING):
         path = os.path.join(directory, name)
         try:

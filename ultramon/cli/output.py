@@ -78,6 +78,7 @@ def print_json_list(
     # because in a text terminal codes would be looked for.
     before, after = f'{{\n  "{name}": ['.encode("ascii"), b"],"
     lines = iter(lines)
+    # One write for each item would be a call of the system for each.
     while some := list(islice(lines, _ITEMS_AT_ONCE)):
         click.echo(before + b"\n    " + b",\n    ".join(some), nl=False)
         before, after = b",", b"\n  ],"
@@ -111,6 +112,7 @@ def wait_while_read(seconds: float) -> None:
         time.sleep(seconds)
         return
     poll = select.poll()
+    # For no event: a poll reports the end of a pipe's reader all the same.
     poll.register(sys.stdout, 0)
     if poll.poll(seconds * 1000):
         raise BrokenPipeError

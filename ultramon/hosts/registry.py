@@ -48,6 +48,7 @@ def find_host(name: str) -> Host:
         ConfigurationError: There is none of that name, or it cannot be loaded; names the
             distribution.
     """
+    # A package must not take over the hooks of a host unseen.
     if name in _BUILT_IN:
         return _built_in(name)
     entry = find_entry_points(GROUP, _BUILT_IN).get(name)

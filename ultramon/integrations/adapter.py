@@ -228,6 +228,7 @@ class WatchedAgent:
         self._is_compacted = True
         monitor = self.active
         if monitor is not None:
+            # Now, for no framework has a hook before it; plan and tasks are not in the window.
             monitor.checkpoint()
             monitor.record_compaction(tokens_after)
 

@@ -186,6 +186,7 @@ class _Response:
 
     def _look(self) -> None:
         chunk, self._passed_on = self._passed_on or b"", None
+        # After the caller has it: parsing delays no chunk.
         self._answer.feed(chunk)
 
     def _end(self) -> None:

@@ -94,6 +94,8 @@ class JournalCounters:
                     counts = self.samples[metric]
                     labels = (*labels_of(str(event["agentId"]), str(event["run"])), *rest)
                     counts[labels] = counts.get(labels, 0.0) + 1
+            # A short page is the last one; asking once more would be one query too many at each
+            # scrape.
             if len(page.events) < _PAGE:
                 return
 
@@ -108,6 +110,7 @@ def classify(event: dict[str, Any]) -> tuple[Metric, tuple[str, ...]] | None:
     if kind == "handoff_ready":
         if "releasedFrom" in event:
             return HANDOFFS, (OFFERED_AGAIN,)
+        # Who wrote it says whether the agent handed over or another process rebuilt it.
         is_own = event["source"] == f"agent:{event['agentId']}"
         return HANDOFFS, (WRITTEN if is_own else REBUILT,)
     if kind in ("agent_stopped", "agent_lost", "agent_expired"):

@@ -124,6 +124,7 @@ class _Exporter:
             from opentelemetry.metrics import Observation
 
             with _lock:
+                # A run that is exported twice is shown once: its series would collide.
                 shown = [sources[0] for sources in self._sources.values()]
             for source in shown:
                 for labels, value in self._collect(source, metric).items():

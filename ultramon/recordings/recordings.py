@@ -222,6 +222,7 @@ def _read_texts(paths: tuple[str, ...]) -> Iterator[Record]:
         # A window that is full of hundreds of files is better understood by their kinds.
         by_name = len(paths) <= _MAX_FILE_SOURCES
         source = os.path.basename(path) if by_name else os.path.splitext(path)[1] or "no suffix"
+        # A character may lie across two pieces.
         decoder = codecs.getincrementaldecoder("utf-8")("replace")
         with open(path, "rb") as stream:
             while chunk := stream.read(_TEXT_CHUNK_BYTES):

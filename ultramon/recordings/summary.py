@@ -231,6 +231,7 @@ class Summarizer:
             summary.broken_lines += 1
             return
         at = getattr(record, "at", None)
+        # The report that waits has no key yet.
         is_copy = len(summary.keys) + (self._held is not None) < summary.copied
         if not is_copy and at is not None and (summary.ended_at or 0) <= at < LAST_TIME:
             summary.ended_at = at

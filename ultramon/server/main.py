@@ -123,6 +123,7 @@ class Server(HttpServer):
         """
         services = self._services
         if isinstance(services.backend, LocalBackend):
+            # Before the first request: a reading that is posted now is newer than those of the log.
             store_earlier_log(services.backend.directory.path, services.posted.retake)
         with services.threads:
             super().run_here()

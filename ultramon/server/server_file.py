@@ -86,6 +86,7 @@ def only_server(state_directory: str, name: str = SERVER) -> Iterator[None]:
         StateError: Another server runs for it.
     """
     path = os.path.join(state_directory, f"{name}.lock")
+    # A reader that probes the lock holds it for a moment.
     lock = Lock(path, open_private, _START_SECONDS)
     with ExitStack() as held:
         try:

@@ -55,6 +55,7 @@ class EventReader:
         self._backend = backend
         self._lock = threading.Lock()
         self._cursor: str | None = None
+        # Read once, for pages by agent and by run: no store has a query for either.
         self._events: deque[PastEvent] = deque(maxlen=MAX_EVENTS)
         self.dropped = 0
 

@@ -46,6 +46,7 @@ class FillingReader:
             found = os.stat(transcript_path)
         except (OSError, ValueError):
             return None
+        # A page is drawn each second, and a transcript may take seconds to read.
         stamp = found.st_size, found.st_mtime_ns
         with self._lock:
             known = self._kept.get(transcript_path)

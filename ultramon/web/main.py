@@ -35,7 +35,7 @@ FILE_NAME = "web-server"
 
 
 class WebServer(HttpServer):
-    """Serves the page behind its walls.
+    """Serves the page behind its filter and its gate.
 
     Args:
         backend: The store; it is only read.
@@ -159,5 +159,6 @@ def _with_link(facts: dict[str, Any]) -> dict[str, Any]:
 def _shown_url(endpoint: Endpoint, listener: socket.socket) -> str:
     """Return where a browser finds the page: at a proxy as far as it is known, else here."""
     if endpoint.names and endpoint.proxies:
+        # The proxy has the certificate, and a name and port of its own.
         return f"https://{endpoint.names[0]}"
     return endpoint.url(listener, None if endpoint.address.names else "localhost")

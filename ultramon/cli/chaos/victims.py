@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 class Victims:
     """The agents of one run that started after the command did.
 
-    Older agents belong to somebody else and are neither killed nor counted.
+    Older agents are another's, and are neither killed nor counted.
     """
 
     def __init__(self, backend: Backend, run: str) -> None:
@@ -37,6 +37,7 @@ class Victims:
         self._seen: dict[str, Any] = {}
         stored = [agent.record for agent in backend.changes(run, self._seen).changed]
         self.ledger = Ledger({record.agent_id: record.generation for record in stored if record})
+        # A state is replaced with its agent: what it held before is in the journal from here on.
         self._began_at = end_of_journal(backend)
 
     def look(self) -> None:

@@ -54,6 +54,7 @@ def command(
     shown, last = 0, 0
     with until_interrupted(follow=follow), _news(backend, inbox.agent_id, follow=follow) as mark:
         while True:
+            # Before reading: what comes in between makes the mark another one.
             before = mark()
             notices = inbox.receive() if ack else inbox.peek(after=last)
             for notice in notices:

@@ -47,6 +47,7 @@ class _Command(click.Command):
         if "--" in args:
             at = args.index("--")
             ctx.meta[_ARGUMENTS] = tuple(args[at + 1 :])
+            # Before click sees them: it would take them for options of its own.
             args = args[:at]
         return super().parse_args(ctx, args)
 
@@ -264,6 +265,7 @@ def _stored(
     for name, value in chosen.items():
         source = context.get_parameter_source(name)
         is_given = source in (ParameterSource.COMMANDLINE, ParameterSource.ENVIRONMENT)
+        # A default is no choice: it must not replace what the run was begun with.
         if (is_given or (name == "arguments" and value)) and value != getattr(stored, name):
             changed[name] = value
     for name in _FIXED:

@@ -80,6 +80,7 @@ def read_all(
             spawn,
             names,
             workers=agents,
+            # The workers' own file decides, so that ultramon does not check itself.
             verify=lambda name: (DONE, name) in read_notes(folder),
             grace_seconds=2.0,
             max_restarts=2,

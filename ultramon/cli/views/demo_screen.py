@@ -48,6 +48,7 @@ def shown(backend: Backend, run: str, *, quiet: bool) -> Iterator[Callable[[str]
             get_renderable=lambda: _frame(agents, console, [*lines]),
             console=console,
             refresh_per_second=_FRAMES_PER_SECOND,
+            # The last table is printed behind it, where it stays.
             transient=True,
         ):
             yield lines.append

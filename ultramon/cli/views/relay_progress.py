@@ -49,6 +49,7 @@ def shown(backend: Backend, run: str) -> Iterator[View]:
     is_over = threading.Event()
     with console.status("") as status:
         view = View(lambda line: console.print(sanitize(line), soft_wrap=True))
+        # The relay itself runs in this thread, which gets the signals.
         drawing = threading.Thread(
             target=_draw,
             args=(status, view, backend, run, is_over),

@@ -83,6 +83,7 @@ class HookSettings:
 
     def _read(self) -> bytes | None:
         try:
+            # A pipe without a writer would block for ever.
             fd = os.open(self.target, os.O_RDONLY | getattr(os, "O_NONBLOCK", 0))
         except FileNotFoundError:
             return None
@@ -104,6 +105,7 @@ class HookSettings:
     def _decode(self, data: bytes) -> tuple[str, JsonText]:
         try:
             text = data.decode("utf-8")
+            # JSON allows no byte order mark, and some editors write one: it stays.
             mark = _BOM if text.startswith(_BOM) else ""
             text = text.removeprefix(_BOM)
             # The host takes an empty file for an empty object.
@@ -279,6 +281,7 @@ class HookSettings:
         """
 
     def _drop_hooks(self, hooks: list[OurHook], kept: frozenset[str]) -> None:
+        # From the end: a removal moves the places behind it.
         for hook in reversed(hooks):
             self.document.remove(hook.path)
             if not self.get(*hook.path[:-1]):

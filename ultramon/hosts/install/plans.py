@@ -274,6 +274,7 @@ def ladder_of(installed: InstalledChoices, chosen: Mapping[str, float] | None = 
         return stored
     ratios: dict[str, float | None] = {**LADDERS["claude-code"]}
     ratios |= {name: ratio for name, (ratio, _) in SharedLevels().ratios.items()}
+    # Levels that no person chose follow `[levels]` at each installation.
     ratios |= {name: kept[name] for name in installed.chosen_levels if name in kept}
     ratios |= chosen
     return Ladder.default(ratios[WARNING], ratios[CRITICAL], round_percent=True)

@@ -171,6 +171,7 @@ def listed_hooks(program: str, settings: Sequence[str]) -> dict[str, str]:
     except OSError as error:
         allowed = f"Codex; it does not start: {error.strerror}"
         raise ConfigurationError("program", program, allowed) from error
+    # Its output is read line by line, which has no timeout of its own.
     watchdog = threading.Timer(START_SECONDS, process.kill)
     watchdog.start()
     try:
@@ -290,6 +291,7 @@ def _end_of_limit(words: str) -> float | None:
         at = datetime.strptime(f"{date} {clock}", "%b %d %Y %I:%M %p")
     except ValueError:
         return None
+    # The words have no seconds: a minute later the limit has ended for sure.
     return at.timestamp() + _MINUTE_SECONDS
 
 

@@ -166,6 +166,7 @@ def read_outcome(lines: Iterable[bytes], exit_code: int | None) -> ContextOutcom
             asked[str(entry.get("tool_id"))] = RefusedCall(tool, request)
         elif kind == "tool_result" and as_object(entry.get("error")).get("type") == _NO_TOOL:
             call = asked.get(str(entry.get("tool_id")))
+            # Any other tool that is missing was never offered: no permission refused it.
             if call is not None and call.tool in _PROMPTS:
                 refused.append(call)
     end, error, limit = CUT_OFF, None, None

@@ -70,6 +70,7 @@ class Briefing:
             self._work_state(before[1].begun) if run.has_items else WorkState(),
             run.workspace.summarise() if run.workspace.is_checkpointed else None,
             tuple(self._facts(items if run.has_items else list(run.items))),
+            # Items are listed with their own state already.
             tuple(name for name in open_tasks if name not in run.items),
         )
         return successor_prompt(words, number, predecessor, items, recorded_by=recorded_by).text

@@ -42,6 +42,7 @@ class ItemNames:
             if name in subject
             for match in re.finditer(_BEFORE + re.escape(name) + _BEHIND, subject)
         ]
+        # One name may hold another, as `parser tests` holds `parser`: the longest is meant.
         longest = {
             subject[start:end]
             for start, end in found

@@ -33,7 +33,7 @@ _ENDS = ("agent_stopped", "agent_lost", "agent_expired", "agent_refused", "conte
 
 
 class Life(NamedTuple):
-    """One agent of a run, as its events tell."""
+    """One agent of a run, by its events."""
 
     agent_id: str
     begin: float
@@ -72,6 +72,7 @@ def _life(agent_id: str, events: Sequence[PastEvent], state: ObservedAgent | Non
     verdict = None if state is None else state.liveness.verdict
     is_over = state is None or verdict in (ENDED, LOST) or not state.record.active
     kind, how, end = "working", "", None
+    # An agent that was started again has ended before, and works now.
     if last is not None and (is_over or last.kind == "agent_lost"):
         end = last.at
         was_killed = any(event.was_killed for event in events)
@@ -199,5 +200,6 @@ def _lane(life: Life, state: ObservedAgent | None, names: Mapping[str, str], now
     if state is not None:
         done, total = state.record.tasks_completed, state.record.tasks_total
         facts = f"{done:,}/{total:,}" if total is not None else ""
+    # A pruned agent has events and no page any more.
     link = agent_url(life.agent_id) if state is not None else None
     return Lane(name, link, facts, [Span(life.begin, end, life.kind, words)], life.marks)

@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
 _NAVIGATION = (("/", "Fleet"), ("/jobs", "Jobs"), ("/events", "Events"))
+# No setting may make htmx write a style or run a text: the page's policy forbids both.
 _HTMX = {
     "extensions": '"sse"',
     "history": "false",
@@ -79,6 +80,7 @@ def whole_page(title: str, path: str, address: str, content: Element) -> bytes:
             id="content",
             tabindex="-1",
             hx_sse_connect=LIVE_PATH + address,
+            # Only what differs is replaced: focus, selection and scroll place stay.
             hx_swap="innerMorph",
         ),
     )

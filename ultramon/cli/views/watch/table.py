@@ -29,6 +29,7 @@ if TYPE_CHECKING:
 
 _MAX_UNREADABLE_LINES = 3
 INSTALL_WORDS = "pip install 'ultramon[tui]'"
+# They change without any news: with them the table would be printed at every look.
 _AGES = ("heartbeatAgeSeconds", "livenessReason", "lastHeartbeat", "seq")
 
 
