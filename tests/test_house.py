@@ -36,7 +36,7 @@ STANDS_ON = {
     "fleet": "handoff routing metrics",
     "stored_work": "handoff",
     "hosts": "backends.local notices",
-    "recordings": "hosts",
+    "recordings": "hosts prices",
     "alerts": "backends.local context",
     "pictures": "state",
     "integrations": "monitor fleet",

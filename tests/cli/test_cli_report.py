@@ -24,9 +24,11 @@ from helpers.transcript_lines import prompt
 
 from ultramon import ContextConfig
 from ultramon.cli.views.report_screen import print_report
+from ultramon.prices.price_list import PriceList
 from ultramon.recordings.clients import client_files
 from ultramon.recordings.index import TranscriptIndex
 from ultramon.recordings.survey import survey
+from ultramon.testing import FakeClock
 
 
 @pytest.fixture
@@ -50,7 +52,10 @@ def test_the_page_of_the_documentation_shows_the_real_screen(tmp_path, capsys, m
     environ = example_machine(tmp_path).environ
     with TranscriptIndex(None) as index:
         found = index.summarize(client_files(environ))
-        print_report(survey(found, ContextConfig(), now=1_795_305_600.0, days=30, by_id=True))
+        now = 1_795_305_600.0
+        prices = PriceList(clock=FakeClock(now))
+        config = ContextConfig()
+        print_report(survey(found, config, now=now, days=30, by_id=True, prices=prices))
     shown = "".join(f"{line.rstrip()}\n" for line in capsys.readouterr().out.splitlines())
     page = (ROOT / "docs" / "report.md").read_text(encoding="utf-8")
     assert f"```text\n{shown}```" in page
@@ -72,7 +77,9 @@ def test_the_report_fits_a_screen_of_80_by_24(busy):
         )
     _, screen, code = draw("report", *ALL_DAYS, columns=80, rows=24, **busy.environ)
     assert code == 0
-    assert screen[0].startswith("17 sessions and 3 subagents in 4 projects, last")
+    assert screen[0].startswith(
+        "36,500 days · 17 sessions, 3 subagents in 4 projects · claude-code, codex"
+    )
     shown = [line for line in screen if line]
     assert shown[-1].endswith("ultramon replay 00000006")
     assert screen[23] == ""
@@ -123,8 +130,9 @@ def test_the_json_holds_the_documented_fields(busy):
         for name in row.split("|")[1].replace("`", "").replace(" ", "").split(",")
     }
     used_names = set(document)
-    for name in ("bySource", "byProject", "worstSessions"):
+    for name in ("bySource", "byProject", "byModel", "byDay", "worstSessions"):
         used_names |= set(document[name][0])
+    used_names |= set(document["spent"]) | set(document["priceData"])
     assert named == used_names | {"reason"}
 
 
@@ -152,7 +160,7 @@ def test_paths_are_read_instead_of_the_clients_transcripts(busy):
     """A session's file brings its subagents; the lines name paths, whole and unfolded."""
     path = busy.projects / PROJECT.replace("/", "-") / f"{SESSION}.jsonl"
     done = report(busy, path, path.parent, COLUMNS="80")
-    assert done.stdout.startswith("1 session and 3 subagents in 1 project")
+    assert done.stdout.startswith("36,500 days · 1 session, 3 subagents in 1 project")
     assert f"\nultramon replay {path}\n" in done.stdout
     assert "no transcripts of a known host there" in report(busy, ROOT / "docs" / "img").stderr
 
@@ -220,7 +228,7 @@ def test_the_page_holds_the_report(busy, tmp_path):
     assert done.stderr == f"written: {page}\n"
     parsed = Parsed(page.read_text(encoding="utf-8"))
     texts = " ".join(parsed.texts)
-    assert "5 sessions and 3 subagents in 3 projects" in texts
+    assert "5 sessions, 3 subagents in 3 projects" in texts
     assert f"ultramon replay {SESSION[:10]}" in texts
     assert parsed.tags.count("article") == 5
     assert ("svg", "class", "timeline") in parsed.attributes
@@ -315,12 +323,12 @@ def test_a_page_that_cannot_be_written_is_an_error(busy, tmp_path):
 
 def test_a_disabled_ultramon_still_reports(busy):
     """ULTRAMON_DISABLED silences agents, not what a person calls."""
-    assert report(busy, ULTRAMON_DISABLED="1").stdout.startswith("5 sessions")
+    assert report(busy, ULTRAMON_DISABLED="1").stdout.startswith("36,500 days · 5 sessions")
 
 
 def test_the_installed_program_reports(busy):
     """As people call it, in a pipe."""
     done = run_process("report", *ALL_DAYS, **busy.environ)
     assert done.returncode == 0
-    assert done.stdout.startswith("5 sessions and 3 subagents")
+    assert done.stdout.startswith("36,500 days · 5 sessions, 3 subagents")
     assert Path(busy.environ["XDG_CACHE_HOME"], "ultramon", "transcripts.sqlite3").is_file()

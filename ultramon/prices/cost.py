@@ -74,6 +74,26 @@ def cost_words(usd: float | None, *, is_whole: bool = True) -> str:
     return dollars(usd) if is_whole else f"≥ {dollars(usd)}"
 
 
+def range_words(least_usd: float, most_usd: float) -> str:
+    """Return an amount that is known to lie between two: ``$38.00-52.00``, or one amount."""
+    least, most = dollars(least_usd), dollars(most_usd)
+    return least if least == most else f"{least}-{most.removeprefix('$')}"
+
+
+def short_cost(usd: float | None, *, is_whole: bool = True) -> str:
+    """Return an amount in at most six cells: ``$3.10``, ``≥$413``, ``≥$1.2k``; ``?`` for None."""
+    if usd is None:
+        return "" if is_whole else "?"
+    least = "" if is_whole else "≥"
+    if usd < 9.995:
+        words = dollars(usd) if is_whole or usd >= _SMALLEST_SHOWN_USD else "$0"
+    elif usd < 999.5:
+        words = f"${usd:.0f}"
+    else:
+        words = f"${usd / 1_000:.1f}k" if usd < 99_950 else f"${usd / 1_000:,.0f}k"
+    return least + words
+
+
 def dollars(usd: float) -> str:
     """Write an amount: ``$0``, ``<$0.01``, ``$3.10``, ``$1,204.00``."""
     if 0 < usd < _SMALLEST_SHOWN_USD:

@@ -27,6 +27,9 @@ def anonymous(found: Survey) -> Survey:
                 for one in found.by_project
             ),
             "worst_sessions": tuple(_hidden_session(one, projects) for one in found.worst_sessions),
+            "dearest_sessions": tuple(
+                _hidden_session(one, projects) for one in found.dearest_sessions
+            ),
             "unreadable": tuple(
                 one.model_copy(update={"path": None, "reason": "cannot be read"})
                 for one in found.unreadable

@@ -8,25 +8,31 @@ from __future__ import annotations
 
 import os
 from collections import Counter, defaultdict
-from datetime import datetime
-from typing import TYPE_CHECKING, NamedTuple
+from datetime import date, datetime
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 from ultramon.context.limits import resolve_limit
+from ultramon.recordings.bills import Bill, Biller, CostFacts
 from ultramon.recordings.index import Summarized
 from ultramon.state.models import Model, utc
 from ultramon.state.record import StateRecord
 from ultramon.system import foreign_paths
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Iterable, Mapping, Sequence
 
     from ultramon.context.config import ContextConfig
+    from ultramon.prices.price_list import PriceList
     from ultramon.recordings.index import Unreadable
     from ultramon.recordings.summary import TranscriptSummary
+
+_Key = TypeVar("_Key")
 
 NEAR_LIMIT_RATIO = 0.95
 """An agent whose last reply left its window this full ended near its limit."""
 WORST_SESSIONS = 10
+DEAREST_SUBAGENTS = 10
+"""The most subagents listed of a session."""
 MOST_NAMES = 50
 """The most sources, files and projects listed; what is left is added up."""
 _LEAST_ID_CHARS = 8
@@ -42,7 +48,7 @@ class Share(Model):
     """Of all tokens that entered windows, 0.0-1.0."""
 
 
-class ProjectUse(Share):
+class ProjectUse(Share, CostFacts):
     """What happened in one project."""
 
     path: str | None
@@ -52,8 +58,32 @@ class ProjectUse(Share):
     discarded_tokens: int
 
 
-class SessionFacts(Model):
-    """One session with its subagents."""
+class ModelUse(CostFacts):
+    """What the requests to one model cost."""
+
+    model: str | None
+    """None = no transcript names it."""
+    sessions: int
+
+
+class DayUse(CostFacts):
+    """What one day cost."""
+
+    day: date | None
+    """In the time zone of the machine; None = no line says when."""
+    sessions: int
+    compactions: int
+
+
+class SubagentCost(CostFacts):
+    """What one subagent cost."""
+
+    id: str
+    model: str | None
+
+
+class SessionFacts(CostFacts):
+    """One session with its subagents, whose costs are included."""
 
     id: str
     host: str
@@ -90,6 +120,10 @@ class SessionFacts(Model):
     """The session's own reported tokens, the highest of each stretch."""
     compaction_points: tuple[int, ...]
     """Indices into `points` where the window was emptied."""
+    subagent_cost_usd: float | None
+    """Of `cost_usd`, the priced part of its subagents."""
+    dearest_subagents: tuple[SubagentCost, ...]
+    """Up to ten."""
 
 
 class UnreadableFile(Model):
@@ -99,7 +133,20 @@ class UnreadableFile(Model):
     reason: str
 
 
-class Survey(Model):
+class PriceData(Model):
+    """Where prices come from."""
+
+    list_version: str
+    """The package of the list prices, with its version."""
+    list_date: date | None
+    """The day of the newest change that the list prices know of."""
+    has_own_prices: bool
+    """Whether a file of prices was given, which wins."""
+    own_date: date | None
+    """Since when its prices hold, as it says."""
+
+
+class Survey(CostFacts):
     """What a set of transcripts says."""
 
     generated_at: datetime
@@ -137,7 +184,14 @@ class Survey(Model):
     by_source: tuple[Share, ...]
     by_file: tuple[Share, ...]
     by_project: tuple[ProjectUse, ...]
+    by_model: tuple[ModelUse, ...]
+    """Dearest first."""
+    by_day: tuple[DayUse, ...]
+    """Days with requests, earliest first."""
     worst_sessions: tuple[SessionFacts, ...]
+    dearest_sessions: tuple[SessionFacts, ...]
+    price_data: PriceData | None
+    """None = nothing was priced."""
     broken_lines: int
     unreadable: tuple[UnreadableFile, ...]
     older_transcripts: int
@@ -156,7 +210,7 @@ class _Agent(NamedTuple):
 class _Session:
     """The agents of one session."""
 
-    def __init__(self, agents: list[_Agent]) -> None:
+    def __init__(self, agents: list[_Agent], biller: Biller) -> None:
         self.agents = agents
         self.main = next((one for one in agents if one.summary.agent_id is None), None)
         self.first = self.main or agents[0]
@@ -169,6 +223,21 @@ class _Session:
         self.empty = [one for one in self.subagents if self._has_text(one, returns) is False]
         self.with_text = sum(bool(self._has_text(one, returns)) for one in self.subagents)
         self.near = [one for one in self.subagents if one.near_limit]
+        self.bill = Bill()
+        self.by_model: dict[str | None, Bill] = {}
+        self.by_day: dict[str, Bill] = {}
+        self.bills: dict[str, Bill] = {}
+        """Of each agent, by its transcript."""
+        model = self.first.summary.model
+        for one in agents:
+            rows, usual = one.summary.usage, one.summary.model or model
+            own = biller.bill(rows, usual, self.by_model, self.by_day)
+            self.bills[one.path] = own
+            self.bill.merge(own)
+        for bill in (self.bill, *self.bills.values(), *self.by_model.values()):
+            bill.close_session()
+        for bill in self.by_day.values():
+            bill.close_session()
 
     @staticmethod
     def _has_text(agent: _Agent, returns: dict[str, bool]) -> bool | None:
@@ -208,6 +277,7 @@ def survey(
     days: int | None = None,
     older_transcripts: int = 0,
     by_id: bool = False,
+    prices: PriceList | None = None,
 ) -> Survey:
     """Add up transcripts.
 
@@ -218,6 +288,7 @@ def survey(
         days: Leave out sessions that ended earlier; None = none.
         older_transcripts: How many files were left out unread.
         by_id: Whether ``ultramon replay`` finds the sessions by their ids.
+        prices: None = nothing is priced.
     """
     summarized, unreadable = [], []
     for one in found:
@@ -225,7 +296,7 @@ def survey(
             summarized.append(one)
         else:
             unreadable.append(UnreadableFile(path=one.path, reason=one.reason))
-    sessions = _sessions(summarized, config)
+    sessions = _sessions(summarized, config, Biller(prices))
     _share_spellings(sessions)
     if days is not None:
         since = now - days * 86_400
@@ -250,7 +321,12 @@ def survey(
     names = short_names({one.project for one in sessions if one.project is not None})
     shortest = _id_lengths(sessions) if by_id else {}
     worst = sorted(sessions, key=lambda one: (one.badness, one.ended_at), reverse=True)
+    dearest = sorted((one for one in sessions if one.bill.cost.usd), key=_dearest_first)
+    total_bill = Bill()
+    for session in sessions:
+        total_bill.merge(session.bill)
     return Survey(
+        **total_bill.facts(),
         generated_at=utc(now),
         days=days,
         hosts=tuple(sorted({agent.summary.host for agent in agents})),
@@ -278,7 +354,11 @@ def survey(
         by_source=_shares(sources, total),
         by_file=_shares(files, total),
         by_project=_projects(sessions, names, total),
+        by_model=_models(sessions),
+        by_day=_days(sessions),
         worst_sessions=tuple(_facts(one, names, shortest) for one in worst[:WORST_SESSIONS]),
+        dearest_sessions=tuple(_facts(one, names, shortest) for one in dearest[:WORST_SESSIONS]),
+        price_data=None if prices is None else _price_data(prices),
         broken_lines=sum(one.total("broken_lines") for one in sessions),
         unreadable=tuple(unreadable),
         older_transcripts=older_transcripts,
@@ -301,12 +381,63 @@ def limit_of(summary: TranscriptSummary, config: ContextConfig) -> int | None:
     return record.context_limit
 
 
-def _sessions(found: Sequence[Summarized], config: ContextConfig) -> list[_Session]:
+def _dearest_first(session: _Session) -> tuple[float, float]:
+    return -session.bill.cost.usd, -session.ended_at
+
+
+def _price_data(prices: PriceList) -> PriceData:
+    return PriceData(
+        list_version=prices.data_version,
+        list_date=prices.data_date,
+        has_own_prices=prices.has_own,
+        own_date=prices.own_date,
+    )
+
+
+def _models(sessions: Iterable[_Session]) -> tuple[ModelUse, ...]:
+    sums, counts = _merged(one.by_model for one in sessions)
+    uses = [
+        ModelUse(model=model, sessions=counts[model], **bill.facts())
+        for model, bill in sums.items()
+        if any(bill.usage)
+    ]
+    uses.sort(key=lambda one: (-(one.cost_usd or 0.0), -sum(one.spent.model_dump().values())))
+    return tuple(uses[:MOST_NAMES])
+
+
+def _days(sessions: Iterable[_Session]) -> tuple[DayUse, ...]:
+    sums, counts = _merged(one.by_day for one in sessions)
+    return tuple(
+        DayUse(
+            day=date.fromisoformat(day) if day else None,
+            sessions=counts[day],
+            compactions=bill.compactions,
+            **bill.facts(),
+        )
+        for day, bill in sorted(sums.items())
+    )
+
+
+def _merged(groups: Iterable[Mapping[_Key, Bill]]) -> tuple[dict[_Key, Bill], Counter[_Key]]:
+    """Return the sums of many sessions, and how many sessions are in each."""
+    sums: dict[_Key, Bill] = {}
+    counts: Counter[_Key] = Counter()
+    for group in groups:
+        for key, bill in group.items():
+            sums.setdefault(key, Bill()).merge(bill)
+            counts[key] += 1
+    return sums, counts
+
+
+def _sessions(found: Sequence[Summarized], config: ContextConfig, biller: Biller) -> list[_Session]:
     """Group transcripts; of two files of one agent the one that ends later counts."""
     groups: defaultdict[tuple[str, str], dict[str | None, Summarized]] = defaultdict(dict)
     for one in sorted(found, key=lambda one: one.summary.ended_at or 0.0):
         groups[one.summary.host, one.summary.session_id][one.summary.agent_id] = one
-    return [_Session([_agent(one, config) for one in group.values()]) for group in groups.values()]
+    return [
+        _Session([_agent(one, config) for one in group.values()], biller)
+        for group in groups.values()
+    ]
 
 
 def _share_spellings(sessions: list[_Session]) -> None:
@@ -361,7 +492,23 @@ def _facts(session: _Session, names: dict[str, str], id_lengths: dict[str, int])
         subagents_in_trouble=session.in_trouble,
         points=tuple(own.points),
         compaction_points=tuple(own.compaction_points),
+        **session.bill.facts(),
+        **_subagent_costs(session),
     )
+
+
+def _subagent_costs(session: _Session) -> dict[str, Any]:
+    together = Bill()
+    costs = []
+    for one in session.subagents:
+        bill, summary = session.bills[one.path], one.summary
+        together.merge(bill)
+        costs.append(SubagentCost(id=summary.agent_id or "", model=summary.model, **bill.facts()))
+    costs.sort(key=lambda one: -(one.cost_usd or 0.0))
+    return {
+        "subagent_cost_usd": together.facts()["cost_usd"],
+        "dearest_subagents": tuple(costs[:DEAREST_SUBAGENTS]),
+    }
 
 
 def _projects(
@@ -375,8 +522,12 @@ def _projects(
         tokens = sum(
             sum(agent.summary.tokens_by_source.values()) for one in group for agent in one.agents
         )
+        bill = Bill()
+        for one in group:
+            bill.merge(one.bill)
         uses.append(
             ProjectUse(
+                **bill.facts(),
                 name=None if path is None else names[path],
                 estimated_tokens=round(tokens),
                 share_ratio=_share(tokens, total),

@@ -36,6 +36,13 @@ _PATIENCE_FILES = 25
     metavar="FILE",
     help="Write one page for a browser, which loads nothing else.",
 )
+@click.option(
+    "--prices",
+    "prices_file",
+    type=click.Path(dir_okay=False),
+    metavar="FILE",
+    help="A TOML file of prices that you pay; else, and for other models, list prices.",
+)
 @click.option("--anonymous", is_flag=True, help="Number projects and files instead of naming them.")
 @json_option
 def command(
@@ -43,21 +50,24 @@ def command(
     paths: tuple[str, ...],
     days: int | None,
     html_file: str | None,
+    prices_file: str | None,
     anonymous: bool,
     json: bool,
 ) -> None:
-    """Show what your agents did to their context windows.
+    """Show what your agents cost, and what they did to their context windows.
 
     Reads what Claude Code, Codex, Gemini CLI and Qwen Code have written on this machine, before
-    anything is installed: which sessions and subagents ran out of room, what compactions threw
-    away, and what filled the windows. With PATHs, files or directories, it reads these instead.
+    anything is installed: what the tokens cost, which sessions and subagents ran out of room, what
+    compactions threw away, and what filled the windows. With PATHs, files or directories, it reads
+    these instead.
 
-    Nothing leaves the machine. What was read is kept in the user's cache directory, so that the
+    Costs are list prices times the tokens that the provider counted, not your bill. Nothing leaves
+    the machine. What was read is kept in the user's cache directory, so that the
     next report is quick.
     """
     if days is None and not paths:
         days = _DAYS
-    found = _survey(paths, days)
+    found = _survey(paths, days, prices_file)
     if anonymous:
         from ultramon.recordings.anonymous import anonymous as without_names
 
@@ -78,13 +88,15 @@ def command(
     _say_what_is_missing(found, paths)
 
 
-def _survey(paths: tuple[str, ...], days: int | None) -> Survey:
+def _survey(paths: tuple[str, ...], days: int | None, prices_file: str | None) -> Survey:
     from ultramon.context.config import ContextConfig
+    from ultramon.prices.price_list import open_prices
     from ultramon.recordings.clients import client_files, sources_of, split_by_age
     from ultramon.recordings.index import Summarized, TranscriptIndex, Unreadable, index_path
     from ultramon.recordings.recordings import files_of
     from ultramon.recordings.survey import survey
 
+    prices = open_prices(prices_file)
     now = time.time()
     unreadable: list[Unreadable] = []
 
@@ -121,6 +133,7 @@ def _survey(paths: tuple[str, ...], days: int | None) -> Survey:
         days=days,
         older_transcripts=len(older),
         by_id=not paths,
+        prices=prices,
     )
 
 

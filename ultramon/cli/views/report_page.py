@@ -11,6 +11,7 @@ from ultramon.cli.views.report_screen import (
     compacted,
     facts_of,
     file_names,
+    price_words,
     replay_command,
     source_name,
     title_of,
@@ -18,11 +19,13 @@ from ultramon.cli.views.report_screen import (
 from ultramon.pictures.drawings import bar, timeline
 from ultramon.pictures.elements import Element, element
 from ultramon.pictures.page import write_page
+from ultramon.prices.cost import cost_words, range_words
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from ultramon.recordings.survey import SessionFacts, Share, Survey
+    from ultramon.recordings.bills import CostFacts
+    from ultramon.recordings.survey import ProjectUse, SessionFacts, Share, Survey
 
 _MOST_ROWS = 20
 _RUNGS = (0.75, 0.95)
@@ -34,6 +37,7 @@ def report_page(found: Survey) -> str:
     thrown = f"tokens thrown away by {plural(found.compactions, 'compaction')}"
     near = f"subagents ended within {(1 - found.near_limit_ratio) * 100:.0f} % of their limit"
     numbers = [
+        _number(_cost(found), price_words(found) or "no prices"),
         _number(f"{found.sessions_compacted:,}", f"of {sessions} compacted"),
         _number(f"≥ {short_tokens(found.discarded_tokens)}", thrown),
         _number(f"{found.subagents_empty:,}", f"of {subagents} came back empty"),
@@ -55,6 +59,7 @@ def report_page(found: Survey) -> str:
         element("p", f"ultramon report, {found.generated_at:%Y-%m-%d %H:%M} UTC", class_="dim"),
         element("div", *numbers, class_="grid"),
         element("div", facts, class_="card"),
+        *_costs(found),
         element("h2", "What filled the windows"),
         element(
             "p",
@@ -81,6 +86,59 @@ def _number(number: str, words: str) -> Element:
         "div", element("div", number, class_="number"), element("div", words, class_="dim"),
         class_="card",
     )  # fmt: skip
+
+
+def _cost(one: CostFacts) -> str:
+    is_whole = not one.unpriced_sessions
+    return cost_words(one.cost_usd, is_whole=is_whole) or ("$0" if is_whole else "unpriced")
+
+
+def _costs(found: Survey) -> list[Element]:
+    """Draw what was spent by model, project, day and session."""
+    if found.cost_usd is None:
+        return []
+    largest = found.dearest_sessions
+    groups: list[tuple[str, list[tuple[str, CostFacts]]]] = [
+        ("By model", [(one.model or "unknown", one) for one in found.by_model]),
+        ("By project", [(one.name or "unknown", one) for one in _dearest(found.by_project)]),
+        ("By day", [(f"{one.day or 'unknown'}", one) for one in reversed(found.by_day)]),
+        (
+            "Dearest sessions",
+            [(f"{one.project or 'unknown'} {one.id[:8]}", one) for one in largest],
+        ),
+    ]
+    words = [
+        "List prices times the tokens that the provider counted, not a bill. To read again: input "
+        "behind compactions and restarts that no cache held, and at most what was read from a "
+        "cache there and for the summaries.",
+    ]
+    if found.unpriced_sessions:
+        words.append(f" {plural(found.unpriced_sessions, 'session')} unpriced, in full or in part.")
+    return [
+        element("h2", "What it cost"),
+        element("p", *words, class_="dim"),
+        element("div", *(_cost_table(title, rows, found) for title, rows in groups), class_="grid"),
+    ]
+
+
+def _dearest(projects: Sequence[ProjectUse]) -> list[ProjectUse]:
+    return sorted(projects, key=lambda one: -(one.cost_usd or 0.0))
+
+
+def _cost_table(title: str, rows: Sequence[tuple[str, CostFacts]], found: Survey) -> Element:
+    table = element("dl")
+    for name, one in rows[:_MOST_ROWS]:
+        cost, most = _cost(one), one.read_again_most_usd or 0.0
+        again = f" · {range_words(one.read_again_usd or 0.0, most)} again" if most else ""
+        share = (one.cost_usd or 0.0) / (found.cost_usd or 1.0)
+        table.extend(
+            [
+                element("dt", name),
+                element("dd", f"{cost}{again}"),
+                element("dd", bar(share, f"{name}: {cost}"), class_="wide"),
+            ]
+        )
+    return element("section", element("h3", title), table, class_="card")
 
 
 def _shares(title: str, shares: Sequence[Share], names: Sequence[str]) -> Element:
@@ -121,6 +179,8 @@ def _session(one: SessionFacts) -> Element:
     ]
     peak = f"peak {tokens(one.peak_tokens)} tokens {limit}"
     facts = [peak, plural(one.subagents, "subagent")]
+    if one.cost_usd is not None:
+        facts.insert(0, _cost(one))
     if one.compactions:
         facts.append(f"compacted {compacted(one)} tokens")
     if one.subagent_compactions:

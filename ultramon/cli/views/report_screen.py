@@ -7,6 +7,7 @@ from itertools import zip_longest
 from typing import TYPE_CHECKING
 
 from ultramon.cli.output import field, make_console, make_table, plural, short_tokens
+from ultramon.prices.cost import cost_words, range_words, short_cost
 from ultramon.recordings.summary import UNRECORDED
 from ultramon.recordings.survey import MOST_NAMES, short_names
 from ultramon.state.usage_percent import whole_percent
@@ -16,6 +17,7 @@ if TYPE_CHECKING:
 
     from rich.table import Table
 
+    from ultramon.recordings.bills import CostFacts
     from ultramon.recordings.survey import SessionFacts, Share, Survey
 
 SOURCE_NAMES = {
@@ -30,10 +32,13 @@ ORDER = "worst first: work lost, then compactions, tokens thrown away, fullness"
 _BEYOND = f"beyond the first {MOST_NAMES}"
 _FILES = "files"
 _FILE_PARTS = 2
-_ROWS = 5
+_ROWS = 4
 _MAX_WIDTH = 120
-_COMMAND_CELLS = 32
-_ROW_CELLS = 88
+_COMMAND_CELLS = 26
+_PROJECT_CELLS = 9
+_NAME_CELLS = 15
+_SEPARATOR = " · "
+_ROW_CELLS = 94
 """Of a row without the prompt that the session began with, the host's name included."""
 _LEAST_PROMPT_CELLS = 12
 _FULL = 0.95
@@ -45,10 +50,15 @@ def print_report(found: Survey) -> None:
     from rich.text import Text
 
     console = make_console()
-    console.print(Text(title_of(found), "bold"), no_wrap=True, overflow="crop")
-    for name, words, style in facts_of(found):
+    title, source = title_of(found), price_words(found)
+    facts = facts_of(found, console.width - _NAME_CELLS)
+    if source and len(title) + len(source) + len(_SEPARATOR) <= console.width:
+        title += _SEPARATOR + source
+    elif source:
+        facts.insert(1, ("prices", source.removeprefix("prices "), "dim"))
+    console.print(Text(title, "bold"), no_wrap=True, overflow="crop")
+    for name, words, style in facts:
         console.print(Text.assemble((f"  {name:<13}", "dim"), (words, style)))
-    console.print()
     console.print(_filled(found, min(console.width, _MAX_WIDTH)))
     console.print(Text(f"  {ORDER}", "dim"), no_wrap=True, overflow="crop")
     commands = [replay_command(one) for one in found.worst_sessions]
@@ -63,16 +73,60 @@ def print_report(found: Survey) -> None:
 
 def title_of(found: Survey) -> str:
     """Return what was looked at."""
-    period = f", last {plural(found.days, 'day')}" if found.days is not None else ""
-    hosts = f" ({', '.join(found.hosts)})" if found.hosts else ""
-    return (
-        f"{plural(found.sessions, 'session')} and {plural(found.subagents, 'subagent')} in "
-        f"{plural(found.projects, 'project')}{period}{hosts}"
-    )
+    agents = f"{plural(found.sessions, 'session')}, {plural(found.subagents, 'subagent')}"
+    parts = [
+        "" if found.days is None else plural(found.days, "day"),
+        f"{agents} in {plural(found.projects, 'project')}",
+        ", ".join(found.hosts),
+    ]
+    return _SEPARATOR.join(filter(None, parts))
 
 
-def facts_of(found: Survey) -> list[tuple[str, str, str]]:
-    """Return the main counts: name, words and style of each."""
+def price_words(found: Survey) -> str:
+    """Return where the prices come from, empty where nothing is priced."""
+    data = found.price_data
+    if data is None:
+        return ""
+    day = "" if data.list_date is None else f" of {data.list_date.day} {data.list_date:%b}"
+    if not data.has_own_prices:
+        return f"prices{day} (list price, not your bill)"
+    own = "" if data.own_date is None else f" of {data.own_date.day} {data.own_date:%b}"
+    return f"prices of your file{own}, else list prices{day}"
+
+
+def money_words(found: Survey, cells: int) -> str:
+    """Return what it cost in at most so many cells, if that is possible."""
+    if found.cost_usd is None:
+        return f"unpriced: {plural(found.unpriced_sessions, 'session')}" if _spent(found) else ""
+    words = cost_words(found.cost_usd, is_whole=not found.unpriced_sessions)
+    if found.unpriced_sessions:
+        words += f" ({plural(found.unpriced_sessions, 'session')} unpriced)"
+    if found.cost_source == "host":
+        words += " by the client's own count"
+    most = found.read_again_most_usd or 0.0
+    if not most:
+        return words
+    again = f"{range_words(found.read_again_usd or 0.0, most)} of it to read again"
+    causes = [
+        plural(count, word)
+        for count, word in ((found.compactions, "compaction"), (found.restarts, "restart"))
+        if count
+    ]
+    longest = f"{words}{_SEPARATOR}{again} after {', '.join(causes)}"
+    return longest if len(longest) <= cells else f"{words}{_SEPARATOR}{again}"
+
+
+def _spent(found: CostFacts) -> bool:
+    return any(found.spent.model_dump().values())
+
+
+def facts_of(found: Survey, cells: int = _MAX_WIDTH) -> list[tuple[str, str, str]]:
+    """Return the main counts: name, words and style of each.
+
+    Args:
+        found: The survey.
+        cells: How long the words may be, where there is a choice.
+    """
     compacted = (
         f"{found.sessions_compacted:,} of {plural(found.sessions, 'session')}, "
         f"{found.subagents_compacted:,} of {plural(found.subagents, 'subagent')}"
@@ -91,7 +145,9 @@ def facts_of(found: Survey) -> list[tuple[str, str, str]]:
         f"{found.subagents_near_limit:,} within {(1 - found.near_limit_ratio) * 100:.0f} % "
         f"of the limit{_unknown(found.subagents_end_unknown)}"
     )
+    money = money_words(found, cells)
     return [
+        *([("money", money, "")] if money else []),
         ("compacted", compacted, "yellow" if found.compactions else ""),
         ("thrown away", lost, "yellow" if found.discarded_tokens else ""),
         ("subagents", subagents, "red" if found.subagents_in_trouble else ""),
@@ -165,9 +221,9 @@ def _worst(
     from rich.text import Text
 
     table = make_table()
-    table.add_column("worst sessions", width=14, no_wrap=True)
+    table.add_column("worst", width=_PROJECT_CELLS, no_wrap=True)
     table.add_column("last", no_wrap=True)
-    for name in ("peak", "compacted", "subagents"):
+    for name in ("cost", "peak", "compacted", "subagents"):
         table.add_column(name, justify="right", no_wrap=True)
     # The command tells rows apart too; where there is room a person sees what each was about.
     room = min(console_width, _MAX_WIDTH) - _ROW_CELLS
@@ -180,8 +236,9 @@ def _worst(
         # As hooks decide, and as every other face of a coding agent shows it.
         shown = "?" if peak is None else f"{whole_percent(peak, rounds=True)} %"
         table.add_row(
-            Text(_cut(field(one.project or "unknown"), 14)),
+            Text(_cut(field(one.project or "unknown"), _PROJECT_CELLS)),
             f"{one.ended_at:%m-%d}" if one.ended_at else "?",
+            short_cost(one.cost_usd, is_whole=not one.unpriced_sessions),
             Text(shown, _peak_style(peak)),
             compacted(one),
             Text(subagents(one), "red" if one.subagents_empty or one.subagents_near_limit else ""),

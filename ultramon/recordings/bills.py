@@ -1,0 +1,187 @@
+"""What agents cost: their tokens times prices, with what has no price counted beside it."""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING, Any
+
+from pydantic import Field
+
+from ultramon.context.token_usage import TokenUsage
+from ultramon.prices.cost import Cost
+from ultramon.recordings.reply_keys import COMPACTION
+from ultramon.recordings.usage import MAYBE_READ_AGAIN, READ_AGAIN, RESTART, SPENT, parts_of
+from ultramon.state.models import Model
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from ultramon.prices.price_list import Price, PriceList
+    from ultramon.recordings.usage import UsagePart
+
+_NOON_SECONDS = 43_200
+_DIGITS = 6
+
+
+class SpentTokens(Model):
+    """The tokens that requests cost; no token is in two of the counts."""
+
+    input_tokens: int = 0
+    """Input outside of caches."""
+    cache_read_tokens: int = 0
+    cache_write_tokens: int = 0
+    """Written to a cache for the usual time, five minutes at Anthropic."""
+    cache_write_1h_tokens: int = Field(default=0, alias="cacheWrite1hTokens")
+    output_tokens: int = 0
+
+
+class CostFacts(Model):
+    """What some sessions cost."""
+
+    cost_usd: float | None = None
+    """The priced part; None where nothing is priced."""
+    unpriced_sessions: int = 0
+    """Sessions of which `cost_usd` holds a part only, or nothing."""
+    cost_source: str | None = None
+    """``list``, ``own`` (a file of prices), ``host`` (the client says so), or ``mixed``."""
+    read_again_usd: float | None = None
+    """Part of `cost_usd` that compactions and restarts caused, at least."""
+    read_again_most_usd: float | None = None
+    """The same, with what may have been caused by them."""
+    restarts: int = 0
+    """How often a conversation began with the work of an earlier one."""
+    spent: SpentTokens = SpentTokens()
+
+
+class Bill:
+    """What some agents cost.
+
+    Attributes:
+        cost: Of all their requests.
+        again: Of what was read again behind compactions and restarts.
+        maybe: Of what may have been, too.
+        usage: The tokens of all requests.
+        compactions: How often windows were emptied.
+        restarts: How often a conversation began with the work of an earlier one.
+        unpriced_sessions: How many sessions have a request without a price.
+    """
+
+    __slots__ = (
+        "again", "compactions", "cost", "maybe", "restarts", "unpriced_sessions", "usage",
+    )  # fmt: skip
+
+    def __init__(self) -> None:
+        self.cost, self.again, self.maybe = Cost(), Cost(), Cost()
+        self.usage = TokenUsage()
+        self.compactions = self.restarts = self.unpriced_sessions = 0
+
+    def merge(self, other: Bill) -> None:
+        """Add what others cost."""
+        self.cost.merge(other.cost)
+        self.again.merge(other.again)
+        self.maybe.merge(other.maybe)
+        self.usage = self.usage.plus(other.usage)
+        self.compactions += other.compactions
+        self.restarts += other.restarts
+        self.unpriced_sessions += other.unpriced_sessions
+
+    def close_session(self) -> None:
+        """Take everything so far for one session."""
+        self.unpriced_sessions = int(self.cost.unpriced > 0)
+
+    def facts(self) -> dict[str, Any]:
+        """Return the fields of `CostFacts`."""
+        again = self.again.usd
+        return {
+            "cost_usd": _rounded(self.cost.known_usd),
+            "unpriced_sessions": self.unpriced_sessions,
+            "cost_source": self.cost.source,
+            "read_again_usd": None if not self.cost.priced else _rounded(again),
+            "read_again_most_usd": (
+                None if not self.cost.priced else _rounded(again + self.maybe.usd)
+            ),
+            "restarts": self.restarts,
+            "spent": SpentTokens(**self.usage._asdict()),
+        }
+
+
+class Biller:
+    """Prices the tokens of transcripts.
+
+    Args:
+        prices: None = tokens are counted, and nothing has a price.
+    """
+
+    def __init__(self, prices: PriceList | None) -> None:
+        self._prices = prices
+        self._times: dict[str, float | None] = {}
+
+    def bill(
+        self,
+        rows: Iterable[list[Any]],
+        usual_model: str | None,
+        by_model: dict[str | None, Bill],
+        by_day: dict[str, Bill],
+    ) -> Bill:
+        """Return what one agent cost, and add it to the sums by model and day.
+
+        Args:
+            rows: As a `TranscriptSummary` has them in `usage`.
+            usual_model: Of requests whose line names none.
+            by_model: Sums of one session, by model.
+            by_day: The same by day.
+        """
+        whole = Bill()
+        for part in parts_of(rows):
+            model = part.model or usual_model
+            bills = (
+                whole,
+                by_model.setdefault(model, Bill()),
+                by_day.setdefault(part.day, Bill()),
+            )
+            if part.kind in (COMPACTION, RESTART):
+                for bill in bills:
+                    if part.kind == RESTART:
+                        bill.restarts += part.requests
+                    else:
+                        bill.compactions += part.requests
+                continue
+            if not any(part.usage):
+                continue
+            price = self._price_of(part, model)
+            for bill in bills:
+                if part.kind == SPENT:
+                    bill.usage = bill.usage.plus(part.usage)
+                    bill.cost.add(price)
+                elif part.kind == READ_AGAIN:
+                    bill.again.add(price)
+                elif part.kind == MAYBE_READ_AGAIN:
+                    bill.maybe.add(price)
+        return whole
+
+    def _price_of(self, part: UsagePart, model: str | None) -> Price | None:
+        if self._prices is None:
+            return None
+        return self._prices.price(
+            part.usage,
+            model,
+            self._time_of(part.day),
+            request_tokens=part.request_tokens,
+            speed=part.speed,
+            host_usd=part.host_usd,
+        )
+
+    def _time_of(self, day: str) -> float | None:
+        """Return the noon of a day on this machine, None for an unknown one."""
+        if day not in self._times:
+            try:
+                start = time.mktime(time.strptime(day, "%Y-%m-%d"))
+            except (ValueError, OverflowError):
+                self._times[day] = None
+            else:
+                self._times[day] = start + _NOON_SECONDS
+        return self._times[day]
+
+
+def _rounded(usd: float | None) -> float | None:
+    return None if usd is None else round(usd, _DIGITS)
