@@ -21,6 +21,7 @@ from ultramon.backends.local.backend import LocalBackend
 from ultramon.cli.views.watch.actions import run_way, way_to
 from ultramon.cli.views.watch.lines import Look, draw_head, draw_line, list_lines
 from ultramon.state.agent_rows import arrange, current
+from ultramon.state.plan_limits import FIVE_HOURS, PlanLimits, plan_limit
 from ultramon.state.record import short_id
 from ultramon.system.processes import process_started_at, this_machine
 
@@ -115,6 +116,20 @@ def test_the_screen_on_eighty_columns(watch, tmp_path, encoding):
         ]
         assert terminal.raw.isascii()
     assert not re.search(rb"\x1b\[[0-9;]*3[1-7][;m]", terminal.raw), "NO_COLOR"
+
+
+def test_the_first_line_ends_with_the_limits_of_a_plan(watch, tmp_path):
+    """They come while it runs, and are the first to give way where there is no room."""
+    hosted(tmp_path, 1, "mend the login", usage_ratio=0.3)
+    terminal = watch(columns=120, NO_COLOR="1")
+    terminal.wait_for("1 working")
+    now = time.time()
+    limits = [plan_limit(FIVE_HOURS, 62, now + 7_200, now)]
+    PlanLimits(str(tmp_path)).record("claude-code", "/srv/dev/.claude", limits, now)
+    terminal.wait_for(r"1 working · 5h 62 %, resets \d\d:\d\d")
+    narrow = watch(columns=44, NO_COLOR="1")
+    narrow.wait_for("1 working")
+    assert "5h" not in narrow.lines[0]
 
 
 def test_keys_move_filter_sort_and_explain(watch, tmp_path):

@@ -18,10 +18,12 @@ from prometheus_client.openmetrics.parser import (
 from prometheus_client.parser import text_string_to_metric_families as parse
 
 from ultramon import ContextConfig, Fleet, open_backend, queue_message
+from ultramon.backends.level_watch import LevelWatch
 from ultramon.backends.memory import MemoryBackend
 from ultramon.errors import ConfigurationError, StateError, StateWriteError
 from ultramon.metrics import MetricsSource, render_prometheus, start_opentelemetry
 from ultramon.metrics.definitions import ATTRIBUTES, COUNTER, METRICS
+from ultramon.state.plan_limits import FIVE_HOURS, PlanLimits, plan_limit
 from ultramon.system.processes import this_machine
 from ultramon.testing import make_event, make_record
 
@@ -241,6 +243,28 @@ def test_counters_count_what_happens_from_the_beginning_of_the_export(store, mak
     assert sum(ended.values()) == 1
 
 
+def test_a_limit_of_a_plan_is_shown_until_its_reset(store, ultramon_clock, tmp_path):
+    """And its levels are counted from 0 on, once, whatever process announces them."""
+    now, directory = ultramon_clock.now(), str(tmp_path / "plans")
+    source = MetricsSource(store, clock=ultramon_clock, cache_seconds=0, state_directory=directory)
+    source.begin()
+    limit = plan_limit(FIVE_HOURS, 105, now + 600, now - 30)
+    PlanLimits(directory).record("claude-code", "/srv/dev/.claude", [limit], now)
+    labels = ("/srv/dev/.claude", "claude-code", "five_hour")
+    critical = (*labels, "critical")
+    assert values_of(source, "ultramon_plan_used_ratio") == {labels: 1.05}
+    assert values_of(source, "ultramon_plan_reset_timestamp_seconds") == {labels: now + 600}
+    assert values_of(source, "ultramon_plan_reading_age_seconds") == {labels: 30}
+    counted = "ultramon_plan_threshold_crossings_total"
+    assert values_of(source, counted) == {critical: 0, (*labels, "warning"): 0}
+    for name in ("serve", "web"):
+        LevelWatch(store, directory, name, clock=ultramon_clock).look()
+    assert values_of(source, counted)[critical] == 1
+    ultramon_clock.advance(600)
+    assert values_of(source, "ultramon_plan_used_ratio") == {}
+    assert values_of(source, counted)[critical] == 1
+
+
 def test_a_counter_never_falls(store, ultramon_clock):
     """A prune of the journal and of the agents takes nothing away; a fall would count twice."""
     source = MetricsSource(store, clock=ultramon_clock, cache_seconds=0)
@@ -346,18 +370,22 @@ def collected(reader):
     }
 
 
-def test_opentelemetry_collects_the_same_values(make, store, ultramon_clock):
+def test_opentelemetry_collects_the_same_values(make, store, ultramon_clock, tmp_path):
     """Each metric under its own name and unit, with the attributes that the field has names for."""
     reader = InMemoryMetricReader()
     provider = MeterProvider([reader])
     with_config = ContextConfig(model="claude-sonnet-4-5")
-    end = start_opentelemetry(store, "audit", meter_provider=provider, clock=ultramon_clock)
-    twice = start_opentelemetry(store, "audit", meter_provider=provider, clock=ultramon_clock)
+    now, plans = ultramon_clock.now(), {"state_directory": str(tmp_path / "plans")}
+    limits = [plan_limit(FIVE_HOURS, 62, now + 600, now)]
+    PlanLimits(plans["state_directory"]).record("codex", "/srv/dev/.codex", limits, now)
+    options = {"meter_provider": provider, "clock": ultramon_clock, **plans}
+    end = start_opentelemetry(store, "audit", **options)
+    twice = start_opentelemetry(store, "audit", **options)
     agent = make("scout-1", with_config, run="audit")
     make("other", with_config, run="elsewhere").report_usage(input_tokens=10_000)
     agent.report_usage(input_tokens=150_000)
     queue_message("scout-1", "hello", backend=store, clock=ultramon_clock)
-    source = MetricsSource(store, "audit", clock=ultramon_clock)
+    source = MetricsSource(store, "audit", clock=ultramon_clock, **plans)
     found = collected(reader)
     for metric in METRICS:
         expected = source.collect()[metric]

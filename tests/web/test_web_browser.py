@@ -14,6 +14,7 @@ from helpers.web_page import WebServing, browser  # noqa: F401
 from ultramon import ContextConfig, create_context_monitor
 from ultramon.backends.local.backend import LocalBackend
 from ultramon.backends.opening import open_backend
+from ultramon.state.plan_limits import FIVE_HOURS, SEVEN_DAYS, PlanLimits, plan_limit
 from ultramon.system.clock import SYSTEM_CLOCK
 
 CONFIG = ContextConfig(context_limit_tokens=10_000, save_interval_seconds=0.05)
@@ -113,6 +114,38 @@ def test_the_page_equals_status_while_agents_change(store, open_page):
         assert page.said == []
     for monitor in (*monitors, unknown, late):
         monitor.stop()
+
+
+def test_the_page_shows_the_limits_of_a_plan_as_status_does(store, open_page):
+    """They come, change and go at their reset while the page is open; a name runs nothing."""
+    directory = os.environ["ULTRAMON_STATE_DIR"]
+
+    def use(percent, ahead, account="/srv/<b>dev</b>/.claude"):
+        now = SYSTEM_CLOCK.now()
+        limits = [
+            plan_limit(FIVE_HOURS, percent, now + ahead, now),
+            plan_limit(SEVEN_DAYS, 41, now + 400_000, now),
+        ]
+        PlanLimits(directory).record("claude-code", account, limits, now)
+
+    with WebServing(store, state_directory=directory) as serving:
+        page = open_page(serving)
+        assert page.locator(".plan").count() == 0
+        use(62, 7_200)
+        page.get_by_text("5h 62 %, resets").wait_for()
+        assert page.locator(".plan .account").inner_text() == "/srv/<b>dev</b>/.claude"
+        assert page.locator(".plan .limit").count() == 2
+        use(105, 7_200)
+        page.get_by_text("5h 105 %, resets").wait_for()
+        printed = run_program("status", "--json", ULTRAMON_STATE_DIR=directory).stdout
+        (shown,) = json.loads(printed)["plan"]
+        assert shown["limits"]["five_hour"]["usedRatio"] == 1.05
+        assert page.locator(".plan .bar").first.bounding_box()["width"] > 0
+        use(3, 2, "/srv/dev/.codex")
+        page.get_by_text("5h 3 %, resets").wait_for()
+        page.get_by_text("5h 3 %, resets").wait_for(state="detached")
+        assert page.locator(".plan .limit").count() == 3
+        assert page.said == []
 
 
 def test_the_page_equals_status_after_the_store_was_away(network, backend, open_page):

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from ultramon.backends.current_agents import CurrentAgents
 from ultramon.backends.toolkit import observe_stored
+from ultramon.cli.selection import directory_of
 from ultramon.errors import AgentNotFoundError, StateError, UltramonError
 from ultramon.hosts.blind_sessions import BlindSessions
 from ultramon.hosts.gone_sessions import GoneSessions
@@ -21,6 +22,7 @@ from ultramon.state.observed import (
     sort_observed,
     without_ended,
 )
+from ultramon.state.plan_limits import PlanLimits
 from ultramon.state.record import FIELD_NAMES, StateRecord
 from ultramon.system.clock import SYSTEM_CLOCK
 from ultramon.system.processes import this_machine
@@ -31,6 +33,7 @@ if TYPE_CHECKING:
 
     from ultramon.backends.base import Backend, StoredAgent
     from ultramon.backends.overview import Overview
+    from ultramon.state.plan_limits import AccountPlan
 
     Shown = TypeVar("Shown")
 
@@ -89,6 +92,11 @@ class AgentList:
         self.blind = BlindSessions()
         self._everyone: list[ObservedAgent] = []
         self._rungs: dict[tuple[str, int], dict[str, int]] | None = None
+
+    @property
+    def plans(self) -> list[AccountPlan]:
+        """The limits of the user's plans now, by account."""
+        return PlanLimits(directory_of(self._backend)).accounts(SYSTEM_CLOCK.now())
 
     def refresh(self, limit: int | None = None) -> list[tuple[ObservedAgent, str]]:
         """Look again.

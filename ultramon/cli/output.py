@@ -24,7 +24,7 @@ from ultramon.system.wording import plural as plural
 from ultramon.system.wording import tokens as tokens
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+    from collections.abc import Callable, Iterable, Sequence
     from contextlib import AbstractContextManager
     from typing import TextIO
 
@@ -193,9 +193,15 @@ class _LineEnds:
         return self._stream.write("\n".join(line.rstrip(" ") for line in text.split("\n")))
 
 
-def summary_line(summary: Summary, width: int) -> str:
-    """Return all agents in one line of so many cells; what needs no person is cut first."""
-    parts = [field(part) for part in summary.parts()]
+def summary_line(summary: Summary, width: int, more: Sequence[str] = ()) -> str:
+    """Return all agents in one line of so many cells; what needs no person is cut first.
+
+    Args:
+        summary: The agents.
+        width: The cells.
+        more: What else is worth a place, after the agents.
+    """
+    parts = [field(part) for part in (*summary.parts(), *more)]
     while len(parts) > 1 and len(" · ".join(parts)) > width:
         parts.pop()
     return " · ".join(parts)

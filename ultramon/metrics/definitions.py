@@ -15,6 +15,8 @@ OTHER = "other"
 
 _PLAIN = re.compile(r"[A-Za-z0-9~@][A-Za-z0-9._:/@+\[\]~-]{0,127}", re.ASCII)
 
+_PATH = re.compile(r"[~/][A-Za-z0-9._:/@+~-]{0,255}", re.ASCII)
+
 
 class Metric(NamedTuple):
     """One metric."""
@@ -163,6 +165,39 @@ NOTICES_OLDEST_AGE = Metric(
     "Age of the oldest of them.",
 )
 
+PLAN_USED_RATIO = Metric(
+    "ultramon_plan_used_ratio",
+    "ultramon.plan.utilization",
+    GAUGE,
+    "1",
+    ("account", "host", "limit"),
+    "Used share of a limit of the user's plan, not clamped; absent after its reset.",
+)
+PLAN_RESET = Metric(
+    "ultramon_plan_reset_timestamp_seconds",
+    "ultramon.plan.reset",
+    GAUGE,
+    "s",
+    ("account", "host", "limit"),
+    "When the limit resets, seconds since 1970.",
+)
+PLAN_READING_AGE = Metric(
+    "ultramon_plan_reading_age_seconds",
+    "ultramon.plan.reading.age",
+    GAUGE,
+    "s",
+    ("account", "host", "limit"),
+    "Time since the provider said so.",
+)
+PLAN_CROSSINGS = Metric(
+    "ultramon_plan_threshold_crossings",
+    "ultramon.plan.threshold.crossings",
+    COUNTER,
+    "{crossing}",
+    ("account", "host", "limit", "level"),
+    "Levels that limits of the plan have reached, once per account and period.",
+)
+
 METRICS = (
     CONTEXT_TOKENS,
     CONTEXT_LIMIT,
@@ -180,6 +215,10 @@ METRICS = (
     AGENTS_ENDED,
     NOTICES_WAITING,
     NOTICES_OLDEST_AGE,
+    PLAN_USED_RATIO,
+    PLAN_RESET,
+    PLAN_READING_AGE,
+    PLAN_CROSSINGS,
 )
 
 ATTRIBUTES = {
@@ -187,7 +226,16 @@ ATTRIBUTES = {
     "model": "gen_ai.request.model",
     **{
         name: f"ultramon.{name}"
-        for name in ("run", "host", "level", "lifecycle", "limit_source", "outcome")
+        for name in (
+            "run",
+            "host",
+            "level",
+            "lifecycle",
+            "limit_source",
+            "outcome",
+            "account",
+            "limit",
+        )
     },
 }
 """The OpenTelemetry attribute of each label.
@@ -205,3 +253,8 @@ def plain(text: str | None) -> str:
     if not text:
         return UNKNOWN
     return text if _PLAIN.fullmatch(text) else OTHER
+
+
+def plain_path(path: str) -> str:
+    """Return the value of a label for a directory of the user: as `plain`, of a path."""
+    return path if _PATH.fullmatch(path) else OTHER

@@ -11,8 +11,10 @@ from ultramon.metrics.definitions import (
     CROSSINGS,
     HANDOFFS,
     OTHER,
+    PLAN_CROSSINGS,
     UNKNOWN,
     plain,
+    plain_path,
 )
 from ultramon.state.liveness import OUTCOMES
 
@@ -28,6 +30,7 @@ OFFERED_AGAIN = "offered_again"
 
 _PAGE = 1_000
 _COMPACTION_REASONS = ("compaction", "fall")
+_PLAN_LEVEL = "plan_threshold_reached"
 _SHOWN_FROM_ZERO: tuple[tuple[Metric, tuple[str, ...]], ...] = (
     *((CROSSINGS, (level,)) for level in ("warning", "critical")),
     (COMPACTIONS, ()),
@@ -51,7 +54,8 @@ class JournalCounters:
     """
 
     def __init__(self, backend: Backend, run: str | None) -> None:
-        self.samples: Samples = {CROSSINGS: {}, COMPACTIONS: {}, HANDOFFS: {}, AGENTS_ENDED: {}}
+        counted = (CROSSINGS, COMPACTIONS, HANDOFFS, AGENTS_ENDED, PLAN_CROSSINGS)
+        self.samples: Samples = {metric: {} for metric in counted}
         self._backend = backend
         self._run = run
         self._cursor: str | None = None
@@ -75,6 +79,11 @@ class JournalCounters:
         for metric, rest in _SHOWN_FROM_ZERO:
             self.samples[metric].setdefault((run, host, *rest), 0.0)
 
+    def show_plan(self, account: str, host: str, limit: str) -> None:
+        """Show the counters of a limit, from 0 on, as `show`."""
+        for level in ("warning", "critical"):
+            self.samples[PLAN_CROSSINGS].setdefault((account, host, limit, level), 0.0)
+
     def read(self, labels_of: Callable[[str, str], tuple[str, str]]) -> None:
         """Count the events stored since the last call.
 
@@ -89,15 +98,22 @@ class JournalCounters:
             page = self._backend.events(self._cursor, _PAGE)
             self._cursor = page.cursor
             for event in page.events:
-                if self._run in (None, event.get("run")) and (found := classify(event)):
+                if event["type"] == _PLAN_LEVEL:
+                    # Of no run: an account is shared by all of them.
+                    account, *names = (event.get(name) for name in PLAN_CROSSINGS.labels)
+                    self._count(PLAN_CROSSINGS, (plain_path(str(account)), *map(plain, names)))
+                elif self._run in (None, event.get("run")) and (found := classify(event)):
                     metric, rest = found
-                    counts = self.samples[metric]
-                    labels = (*labels_of(str(event["agentId"]), str(event["run"])), *rest)
-                    counts[labels] = counts.get(labels, 0.0) + 1
+                    of_agent = labels_of(str(event["agentId"]), str(event["run"]))
+                    self._count(metric, (*of_agent, *rest))
             # A short page is the last one; asking once more would be one query too many at each
             # scrape.
             if len(page.events) < _PAGE:
                 return
+
+    def _count(self, metric: Metric, labels: tuple[str, ...]) -> None:
+        counts = self.samples[metric]
+        counts[labels] = counts.get(labels, 0.0) + 1
 
 
 def classify(event: dict[str, Any]) -> tuple[Metric, tuple[str, ...]] | None:

@@ -38,6 +38,7 @@ def start_opentelemetry(
     *,
     agent_limit: int = AGENT_LIMIT,
     meter_provider: MeterProvider | None = None,
+    state_directory: str | None = None,
     clock: Clock | None = None,
 ) -> Callable[[], None]:
     """Export the metrics of a store until the returned function is called.
@@ -49,6 +50,7 @@ def start_opentelemetry(
         run: Only this run; None = all runs.
         agent_limit: See `MetricsSource`.
         meter_provider: None = the global one, also one that is set later.
+        state_directory: See `MetricsSource`.
         clock: For tests; None = the system's.
 
     Returns:
@@ -63,7 +65,9 @@ def start_opentelemetry(
     except ModuleNotFoundError as error:
         feature = "the export to OpenTelemetry"
         raise MissingExtraError(feature, "opentelemetry-api", "otel") from error
-    source = MetricsSource(backend, run, agent_limit=agent_limit, clock=clock)
+    source = MetricsSource(
+        backend, run, agent_limit=agent_limit, state_directory=state_directory, clock=clock
+    )
     try:
         source.begin()
     except StateError as error:

@@ -19,6 +19,9 @@ from ultramon.metrics.definitions import (
     METRICS,
     NOTICES_OLDEST_AGE,
     NOTICES_WAITING,
+    PLAN_READING_AGE,
+    PLAN_RESET,
+    PLAN_USED_RATIO,
     READING_AGE,
     TURNS_TO_LEVEL,
     TURNS_TO_LEVEL_HIGH,
@@ -26,10 +29,12 @@ from ultramon.metrics.definitions import (
     UNKNOWN,
     USAGE_RATIO,
     plain,
+    plain_path,
 )
 from ultramon.metrics.journal_counters import JournalCounters
 from ultramon.state.liveness import ENDED, LOST
 from ultramon.state.observed import Unreadable, observe
+from ultramon.state.plan_limits import PlanLimits
 from ultramon.state.runway import Runway
 from ultramon.state.usage_percent import usage_ratio
 from ultramon.system.clock import SYSTEM_CLOCK
@@ -92,6 +97,7 @@ class MetricsSource:
         agent_limit: How many active agents, the most urgent first, have series of their own; the
             others are counted in ``ultramon_agents_not_shown``. 0 = none.
         cache_seconds: A collection so soon after the last one returns the same values.
+        state_directory: Where the limits of the user's plans are; None = none are exported.
         clock: For tests; None = the system's.
 
     Raises:
@@ -105,6 +111,7 @@ class MetricsSource:
         *,
         agent_limit: int = AGENT_LIMIT,
         cache_seconds: float = CACHE_SECONDS,
+        state_directory: str | None = None,
         clock: Clock | None = None,
     ) -> None:
         if agent_limit < 0:
@@ -116,6 +123,7 @@ class MetricsSource:
         self._agent_limit = agent_limit
         self._cache_seconds = cache_seconds
         self._clock = clock or SYSTEM_CLOCK
+        self._plans = None if state_directory is None else PlanLimits(state_directory)
         self._lock = threading.Lock()
         self._counters = JournalCounters(backend, run)
         self._seen: dict[str, Any] = {}
@@ -166,6 +174,7 @@ class MetricsSource:
                 _add_agent(samples, one, known.labels, known.reading, now)
         samples[AGENTS_NOT_SHOWN][()] = float(max(0, len(active) - self._agent_limit))
         self._add_queue(samples, now)
+        self._add_plans(samples, now)
         self._counters.read(self._labels_of_event)
         for metric, counts in self._counters.samples.items():
             samples[metric] = dict(counts)
@@ -221,6 +230,15 @@ class MetricsSource:
             waiting[run,] = waiting.get((run,), 0.0) + depth.ready + depth.waiting + depth.claimed
             if depth.oldest_at is not None:
                 ages[run,] = max(ages.get((run,), 0.0), now - depth.oldest_at)
+
+    def _add_plans(self, samples: Samples, now: float) -> None:
+        for account in () if self._plans is None else self._plans.accounts(now):
+            for limit in account.limits:
+                labels = plain_path(account.name), plain(account.host), plain(limit.name)
+                samples[PLAN_USED_RATIO][labels] = limit.used_ratio
+                samples[PLAN_RESET][labels] = limit.resets_at
+                samples[PLAN_READING_AGE][labels] = max(0.0, now - limit.measured_at)
+                self._counters.show_plan(*labels)
 
     def _labels_of_event(self, agent_id: str, run: str) -> tuple[str, str]:
         known = self._known.get(agent_id)

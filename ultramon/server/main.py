@@ -206,4 +206,6 @@ def start_metrics(services: Services) -> Callable[[], None]:
         return lambda: None
     from ultramon.metrics.opentelemetry import start_opentelemetry
 
-    return start_opentelemetry(services.backend, clock=services.clock)
+    return start_opentelemetry(
+        services.backend, state_directory=services.state_directory, clock=services.clock
+    )

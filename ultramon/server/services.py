@@ -80,7 +80,7 @@ class Services:
         self.posted = PostedAgents(backend)
         self.threads = ThreadPoolExecutor(READING_THREADS, "ultramon-readings")
         self.rebuilt = RebuiltHandoffs(backend)
-        self.metrics = MetricsSource(backend, clock=clock)
+        self.metrics = MetricsSource(backend, clock=clock, state_directory=state_directory)
         self.agent_buckets = TokenBuckets(clock=clock.monotonic)
         self.stopping = threading.Event()
         self.streams = Streams(backend, self.stopping)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 from math import isfinite
+from time import localtime, strftime
 from zlib import crc32
 
 from ultramon.errors import StateCorruptError, StateError
@@ -37,12 +38,15 @@ FIVE_HOURS, SEVEN_DAYS = "five_hour", "seven_day"
 SAME_PERIOD_SECONDS = 300.0
 """Resets that are no further apart are one: Codex reckons them anew with each reply, and the
 shortest period of a plan has five hours."""
+DAY_SECONDS = 86_400.0
+"""A reset so far ahead is shown with its day."""
 FRESH_SECONDS = 60.0
 """A newer measurement of what is stored is written only when the stored one is so old."""
 LONGEST_PERIOD_SECONDS = 40 * 86_400.0
 """A reset further ahead is no time that a provider gave."""
 LOCK_SECONDS = 0.05
 KEPT_CORRUPT_FILES = 3
+_BRIEF = {FIVE_HOURS: "5h", SEVEN_DAYS: "week"}
 _MOST_PERCENT = 10_000.0
 _MAX_FILE_BYTES = 16_384
 _MAX_LIMITS = 20
@@ -272,6 +276,26 @@ class PlanLimits:
 
     def _files(self) -> list[str]:
         return [os.path.join(self.folder, n) for n in self._names() if n.endswith(_SUFFIX)]
+
+
+def brief_words(account: AccountPlan, now: float) -> list[str]:
+    """Return each limit of an account for a line with little room: ``5h 62% →16:40``, local time.
+
+    Args:
+        account: The account.
+        now: Epoch seconds.
+    """
+    words = []
+    for one in account.limits:
+        form = "%H:%M" if one.resets_at - now < DAY_SECONDS else "%a"
+        reset = strftime(form, localtime(one.resets_at))
+        words.append(f"{brief_name(one.name)} {one.percent}% →{reset}")
+    return words
+
+
+def brief_name(limit_name: str) -> str:
+    """Return the name of a limit in few cells: ``5h``, ``week``, else as it is."""
+    return _BRIEF.get(limit_name, limit_name)
 
 
 def finite_number(value: object) -> float | None:

@@ -46,7 +46,8 @@ class WebServer(HttpServer):
         proxies: Addresses or networks whose forwarded headers are believed; then they and this
             machine alone are answered.
         clock: For tests.
-        state_directory: Where the server's file is, and the token of metrics; None = neither.
+        state_directory: Where the server's file is, the token of metrics and the limits of the
+            user's plans; None = none of them.
         options: As for `HttpServer`.
 
     Raises:
@@ -67,9 +68,11 @@ class WebServer(HttpServer):
         **options: Any,
     ) -> None:
         logins, port = Logins(key, clock), listener.getsockname()[1]
-        live = Live(Readers(backend, clock), lambda: self.should_exit)
+        readers = Readers(backend, clock, state_directory=state_directory)
+        live = Live(readers, lambda: self.should_exit)
         token = None if state_directory is None else ServerSecret(state_directory, METRICS_TOKEN)
-        pages = create_app(live, logins, port, MetricsSource(backend, clock=clock))
+        metrics = MetricsSource(backend, clock=clock, state_directory=state_directory)
+        pages = create_app(live, logins, port, metrics)
         app = behind_filter(
             LoginGate(pages, logins, port, token),
             listener,

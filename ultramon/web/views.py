@@ -12,6 +12,7 @@ from ultramon.backends.queue import queue_of
 from ultramon.errors import ConfigurationError, StateError
 from ultramon.hosts.blind_sessions import BlindSessions
 from ultramon.state.observed import Unreadable, observe
+from ultramon.state.plan_limits import PlanLimits
 from ultramon.state.record import host_memory
 from ultramon.system.clock import SYSTEM_CLOCK
 from ultramon.system.processes import this_machine
@@ -28,6 +29,7 @@ if TYPE_CHECKING:
 
     from ultramon.backends.base import Backend
     from ultramon.pictures.elements import Element
+    from ultramon.state.plan_limits import AccountPlan
     from ultramon.system.clock import Clock
 
 ROWS = 50
@@ -45,14 +47,26 @@ class Readers:
     Args:
         backend: The store.
         clock: For tests.
+        state_directory: Where the limits of the user's plans are; None = none are shown.
     """
 
-    def __init__(self, backend: Backend, clock: Clock = SYSTEM_CLOCK) -> None:
+    def __init__(
+        self,
+        backend: Backend,
+        clock: Clock = SYSTEM_CLOCK,
+        *,
+        state_directory: str | None = None,
+    ) -> None:
+        self._plans = None if state_directory is None else PlanLimits(state_directory)
         self.backend = backend
         self.clock = clock
         self.agents = AgentReader(backend, clock)
         self.events = EventReader(backend)
         self.fillings = FillingReader()
+
+    def plans(self) -> list[AccountPlan]:
+        """Return the accounts whose limits are known now."""
+        return [] if self._plans is None else self._plans.accounts(self.clock.now())
 
 
 class View(Protocol):
@@ -89,6 +103,7 @@ class FleetView:
             limit=self.limit,
             more=min(self.limit * 4, MAX_ROWS),
             with_ended=self.with_ended,
+            plans=readers.plans(),
         )
 
 

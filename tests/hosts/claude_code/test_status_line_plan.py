@@ -15,7 +15,6 @@ from helpers.waiting import until
 from hosts.claude_code.test_status_line import payload, show
 
 from ultramon.hosts.claude_code import statusline
-from ultramon.hosts.claude_code.status_parts import reset_words
 from ultramon.hosts.failure_log import EVENTS_WAIT
 from ultramon.state.plan_limits import PlanLimits
 
@@ -48,10 +47,12 @@ def test_the_line_shows_every_part_in_its_order(session):
     told["rate_limits"] = limits()
     told["prompt_cache"]["expires_at"] = int(time.time()) + 200
     shown = show(session, told).rstrip("\n")
-    five, week = (told["rate_limits"][name]["resets_at"] for name in ("five_hour", "seven_day"))
-    now = time.time()
+    five, week = (
+        time.localtime(told["rate_limits"][name]["resets_at"])
+        for name in ("five_hour", "seven_day")
+    )
     assert shown.startswith("ctx █░░░░░░░░░ 10% 20k/200k")
-    plan = f"5h 62% →{reset_words(five, now)} · week 41% →{reset_words(week, now)}"
+    plan = f"5h 62% →{time.strftime('%H:%M', five)} · week 41% →{time.strftime('%a', week)}"
     assert f" · host $0.08 · {plan} · cache 3:" in shown
     assert shown[-2:] in {f"{second:02}" for second in range(10, 21)}
 
@@ -176,6 +177,7 @@ def test_a_folder_that_refuses_keeps_nobody_from_the_context(session):
     ("columns", "parts"),
     [
         ("200", ["context", "cost", "5h", "week"]),
+        ("76", ["context", "cost", "5h"]),
         ("60", ["context", "cost"]),
         ("30", ["context"]),
         ("1", ["context"]),

@@ -11,8 +11,14 @@ import click
 from ultramon.cli.agent_list import earlier_lives, look_at, open_agent_list
 from ultramon.cli.output import json_line, print_json, print_json_list, say
 from ultramon.cli.selection import directory_of, find_agent, limit_option, open_store, store_options
-from ultramon.cli.views.agent_table import print_agents, print_left_out, print_summary
+from ultramon.cli.views.agent_table import (
+    print_agents,
+    print_left_out,
+    print_plans,
+    print_summary,
+)
 from ultramon.state.observed import agents_json, unreadable_json
+from ultramon.state.plan_words import plan_json
 
 if TYPE_CHECKING:
     from ultramon.backends.base import Backend
@@ -68,7 +74,11 @@ def command(
         print_json_list(
             "agents",
             islice(chain(agent_list.lines(limit), ended), limit),
-            lambda: unreadable_json(agent_list.unreadable) | resident_json(backend),
+            lambda: (
+                unreadable_json(agent_list.unreadable)
+                | plan_json(agent_list.plans)
+                | resident_json(backend)
+            ),
         )
     else:
         agent_list.refresh(limit)
@@ -81,6 +91,7 @@ def command(
             agent_list.hidden,
             backend=backend,
         )
+        print_plans(agent_list.plans)
     print_left_out(agent_list)
     for facts in resident_json(backend).values():
         say(f"hooks are answered by process {facts['pid']} since {facts['since']}")

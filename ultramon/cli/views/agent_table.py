@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import sys
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
+
+import click
 
 from ultramon.cli.output import (
     action_style,
@@ -14,6 +17,7 @@ from ultramon.cli.output import (
     say,
     short_tokens,
     summary_line,
+    takes_unicode,
     tokens,
     usage_bar,
 )
@@ -29,6 +33,7 @@ from ultramon.state.agent_rows import (
     tasks_words,
 )
 from ultramon.state.liveness import ENDED, LOST, STALE
+from ultramon.state.plan_words import plan_line
 from ultramon.state.record import ANSWER, PERMISSION
 from ultramon.state.usage_percent import usage_words
 from ultramon.system.clock import SYSTEM_CLOCK
@@ -42,6 +47,7 @@ if TYPE_CHECKING:
     from ultramon.backends.base import Backend
     from ultramon.cli.agent_list import AgentList
     from ultramon.state.observed import ObservedAgent, Unreadable
+    from ultramon.state.plan_limits import AccountPlan
 
 _WIDE = 100
 _MAX_PROJECT_CHARS = 12
@@ -288,6 +294,14 @@ def print_summary(seen: list[ObservedAgent]) -> None:
     # Where all have ended there is nothing to say.
     if line:
         console.print(line, style="bold", no_wrap=True, overflow="crop")
+
+
+def print_plans(plans: Iterable[AccountPlan]) -> None:
+    """Print a line for each account whose limits are known."""
+    now = SYSTEM_CLOCK.now()
+    for account in plans:
+        line = plan_line(account, now)
+        click.echo(line if takes_unicode(sys.stdout) else line.replace(" · ", " - "))
 
 
 def print_agents(

@@ -17,8 +17,9 @@ from ultramon.hosts.calls.store import HookStore
 from ultramon.hosts.calls.switches import is_left_to_relay, is_off, state_directory
 from ultramon.hosts.claude_code.host import CLAUDE_CODE
 from ultramon.hosts.claude_code.plan_limits import read_limits
-from ultramon.hosts.claude_code.status_parts import cache_part, cost_part, join_parts, plan_part
+from ultramon.hosts.claude_code.status_parts import cache_part, cost_part, join_parts
 from ultramon.hosts.transcripts.records import LastReading
+from ultramon.state.plan_limits import brief_words
 from ultramon.state.runway import Runway
 from ultramon.state.usage_percent import usage_percent
 from ultramon.system.counts import short_tokens
@@ -108,10 +109,10 @@ def show(
     if record is None or store.installed.status_line_show not in _SHOWING:
         return b""
     parts = {
-        "context": write_line(record, color="NO_COLOR" not in store.environ),
-        "cost": cost_part(fields),
-        "plan": plan_part(plan, store.now),
-        "cache": cache_part(fields, store.now),
+        "context": [write_line(record, color="NO_COLOR" not in store.environ)],
+        "cost": [cost_part(fields)],
+        "plan": brief_words(plan, store.now) if plan is not None else [],
+        "cache": [cache_part(fields, store.now)],
     }
     line = join_parts(parts, store.installed.status_line_parts, store.environ)
     return line.encode("utf-8") + b"\n" if line else b""

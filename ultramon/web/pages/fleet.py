@@ -12,16 +12,18 @@ from ultramon.pictures.drawings import bar
 from ultramon.pictures.elements import Element, element
 from ultramon.state.agent_rows import arrange, phase_of, runway_words, tasks_words
 from ultramon.state.liveness import ENDED, LOST, STALE
+from ultramon.state.plan_words import limit_words, measured_words
 from ultramon.state.usage_percent import usage_words
 from ultramon.system.wording import field, plural, tokens
 from ultramon.web.pages.layout import agent_url, job_url, number_cell, url
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Sequence
 
     from ultramon.context.ladder import ResolvedRung
     from ultramon.state.agent_rows import AgentRow, RowGroup
     from ultramon.state.observed import ObservedAgent
+    from ultramon.state.plan_limits import AccountPlan
     from ultramon.web.agent_reader import Look
 
 _MOST_UNREADABLE = 10
@@ -71,7 +73,13 @@ def state_words(one: ObservedAgent, need: str) -> tuple[str, str]:
 
 
 def fleet_content(
-    look: Look, *, run: str | None, limit: int, more: int, with_ended: bool
+    look: Look,
+    *,
+    run: str | None,
+    limit: int,
+    more: int,
+    with_ended: bool,
+    plans: Sequence[AccountPlan] = (),
 ) -> Element:
     """Return the content of the page.
 
@@ -81,6 +89,7 @@ def fleet_content(
         limit: How many may be shown.
         more: How many the link to more asks for.
         with_ended: Whether ended agents are among them.
+        plans: The accounts whose limits are known.
     """
     chosen = {"run": run, "all": 1 if with_ended else None}
     groups = [_group(group) for group in arrange(look.shown)]
@@ -104,10 +113,28 @@ def fleet_content(
     return element(
         "div",
         element("h1", str(look.summary) or "No agents at work", id="summary"),
+        *(_plan(account, look.at) for account in plans),
         _choices(look, run, with_ended=with_ended),
         table if look.shown else element("p", empty, class_="dim"),
         left_out,
         *_unreadable(look),
+    )
+
+
+def _plan(account: AccountPlan, now: float) -> Element:
+    """Draw the limits of an account, with the age of the numbers."""
+    limits = []
+    for limit in account.limits:
+        words = limit_words(limit, now, utc=True)
+        limits.append(element("span", bar(limit.used_ratio, words), words, class_="limit"))
+    return element(
+        "p",
+        element("span", "plan", class_="dim"),
+        element("span", field(account.name), class_="account"),
+        *limits,
+        element("span", measured_words(account, now), class_="dim"),
+        class_="plan",
+        aria_label=f"Plan of {field(account.name)}",
     )
 
 

@@ -32,6 +32,7 @@ from ultramon.cli.views.watch.dialogs import QuestionScreen, TextScreen
 from ultramon.cli.views.watch.lines import SORTS, draw_head, list_lines
 from ultramon.cli.views.watch.table import ring_text
 from ultramon.errors import UltramonError
+from ultramon.state.plan_words import limit_words
 from ultramon.system.terminal_text import sanitize
 
 if TYPE_CHECKING:
@@ -232,7 +233,15 @@ class WatchApp(App[int]):
     def _summary(self) -> str:
         if self._found is None:
             return "reading"
-        return summary_line(self._found.summary, self.size.width) or "no agents"
+        plans, now = self._found.plans, self._found.at
+        limits = [
+            f"{f'{one.name} ' if len(plans) > 1 else ''}{limit_words(limit, now)}"
+            for one in plans
+            for limit in one.limits
+        ]
+        if not self._found.groups:
+            limits.insert(0, "no agents")
+        return summary_line(self._found.summary, self.size.width, limits)
 
     def _nothing(self) -> str:
         from ultramon.cli.views.agent_table import NO_AGENTS

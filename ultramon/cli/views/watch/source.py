@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from ultramon.backends.base import Backend
     from ultramon.cli.agent_list import AgentList
     from ultramon.state.agent_rows import AgentRow, RowGroup
+    from ultramon.state.plan_limits import AccountPlan
     from ultramon.state.record import StateRecord
 
 MAX_AGENTS = 5_000
@@ -35,6 +36,8 @@ class Found(NamedTuple):
     news: list[tuple[ObservedAgent, str]]
     """The agents that reached a rung, each with the rung."""
     at: float
+    plans: list[AccountPlan]
+    """The accounts whose limits are known."""
 
 
 class Source:
@@ -99,6 +102,7 @@ class Source:
             unreadable,
             news,
             now,
+            self._agent_list.plans,
         )
 
     def trends(self, rows: Iterable[AgentRow], width: int, *, ascii_only: bool) -> dict[str, str]:

@@ -13,10 +13,17 @@ from typing import TYPE_CHECKING
 import click
 
 from ultramon.cli.output import json_line, moment, wait_while_read
-from ultramon.cli.views.agent_table import print_agents, print_left_out, status_table
+from ultramon.cli.views.agent_table import (
+    print_agents,
+    print_left_out,
+    print_plans,
+    status_table,
+)
 from ultramon.state.liveness import ALIVE, ENDED, LOST, STALE
 from ultramon.state.observed import agents_json
+from ultramon.state.plan_words import plan_json, plan_line
 from ultramon.state.usage_percent import usage_words
+from ultramon.system.clock import SYSTEM_CLOCK
 from ultramon.system.terminal_text import sanitize
 
 if TYPE_CHECKING:
@@ -26,6 +33,7 @@ if TYPE_CHECKING:
 
     from ultramon.cli.agent_list import AgentList
     from ultramon.state.observed import ObservedAgent
+    from ultramon.state.plan_limits import AccountPlan
 
 _MAX_UNREADABLE_LINES = 3
 INSTALL_WORDS = "pip install 'ultramon[tui]'"
@@ -56,19 +64,27 @@ def print_changes(
     while True:
         _ring(notify, agent_list.refresh(limit))
         seen, unreadable = agent_list.seen, agent_list.unreadable
-        now = [content(one) for one in seen], unreadable
+        plans = agent_list.plans
+        now = [content(one) for one in seen], unreadable, [_used(one) for one in plans]
         if now != last:
             last = now
             if as_json:
-                click.echo(json_line(agents_json(seen, unreadable)))
+                click.echo(json_line(agents_json(seen, unreadable) | plan_json(plans)))
             else:
                 if interval is not None:
                     click.echo(f"--- {moment(time.time())}")
                 print_agents(seen, unreadable, agent_list.hidden, with_heartbeats=True)
+                print_plans(plans)
                 print_left_out(agent_list)
         if interval is None:
             return
         wait_while_read(interval)
+
+
+def _used(account: AccountPlan) -> object:
+    """Return the limits of an account without the age of the numbers."""
+    limits = [(limit.name, limit.percent, limit.resets_at) for limit in account.limits]
+    return account.account, limits
 
 
 def _facts(one: ObservedAgent) -> object:
@@ -121,13 +137,15 @@ def _frame(agent_list: AgentList, console: Console) -> RenderableType:
         Text(sanitize(f"{one.agent_id} cannot be read: {one.reason}"), "yellow", no_wrap=True)
         for one in agent_list.unreadable[:_MAX_UNREADABLE_LINES]
     ]
+    now = SYSTEM_CLOCK.now()
+    plans = [Text(plan_line(one, now), "dim", no_wrap=True) for one in agent_list.plans]
     # The table's head, an empty line and the summary take three lines.
-    room = max(console.height - len(problems) - 3, 1)
+    room = max(console.height - len(problems) - len(plans) - 3, 1)
     table = status_table(agent_list.seen[:room], console, with_heartbeats=True)
     beyond = agent_list.left_out + max(len(agent_list.seen) - room, 0)
     summary = Text(_summary(agent_list, beyond), "dim", no_wrap=True)
     rows: list[RenderableType] = [table, Text("")] if agent_list.seen else []
-    return Group(*rows, *problems, summary)
+    return Group(*rows, *problems, *plans, summary)
 
 
 def _summary(agent_list: AgentList, beyond: int) -> str:
