@@ -24,6 +24,7 @@ import sys
 import tempfile
 import time
 import warnings
+from dataclasses import replace
 from importlib.util import find_spec, module_from_spec, spec_from_file_location
 from itertools import pairwise
 from pathlib import Path
@@ -159,8 +160,26 @@ def make_idle_middleware() -> Any:
     return Idle()
 
 
-IDLE = {"langchain": make_idle_middleware}
+class IdleHooks:
+    """Hooks of the Claude Agent SDK that do nothing, at the same places."""
+
+    def query(self, *, prompt: Any, options: Any) -> Any:
+        from claude_agent_sdk import HookMatcher, query
+
+        async def idle(*_given: Any) -> dict[str, Any]:
+            return {}
+
+        matchers = {"UserPromptSubmit": None, "SubagentStart": None, "PreToolUse": "mcp__.*"}
+        hooks = {
+            event: [HookMatcher(matcher=tools, hooks=[idle])] for event, tools in matchers.items()
+        }
+        return query(prompt=prompt, options=replace(options, hooks=hooks))
+
+
+IDLE = {"langchain": make_idle_middleware, "claude-agent-sdk": IdleHooks}
 """What shows the framework's own share, where it has one that is worth a row."""
+MORE_HOOKS = {"claude-agent-sdk"}
+"""Where an adapter that tells its agent takes a hook more."""
 MODULES = {"openai-agents": "agents", "google-adk": "google.adk"}
 PAIRS = {"claude-agent-sdk": 5}
 """Where a run starts a process of the client, which takes seconds; else `--pairs`."""
@@ -207,26 +226,25 @@ def measure(name: str, pairs: int) -> None:
     """Print the rows of one framework."""
     logging.disable(logging.WARNING)
     warnings.simplefilter("ignore")
-    kinds = ["bare", "watched", *(["idle"] if name in IDLE else [])]
-    taken: dict[str, list[Taken]] = {kind: [] for kind in kinds}
     with tempfile.TemporaryDirectory() as directory:
         config = ContextConfig(context_window_tokens=100_000)
         choices = {"config": config, "backend": LocalBackend(directory)}
+        kinds = {"bare": lambda: None, name: lambda: load(name)(**choices)}
+        if name in IDLE:
+            kinds[f"{name}, one that does nothing"] = IDLE[name]
+        if name in MORE_HOOKS:
+            kinds[f"{name}, with tell=True"] = lambda: load(name)(tell=True, **choices)
+        taken: dict[str, list[Taken]] = {kind: [] for kind in kinds}
         for number in range(pairs + 1):
-            for kind in kinds:
-                watched = None
-                if kind != "bare":
-                    watched = load(name)(**choices) if kind == "watched" else IDLE[name]()
-                seconds = cpu_seconds(RUNS[name](watched, CALLS))
+            for kind, make in kinds.items():
+                seconds = cpu_seconds(RUNS[name](make(), CALLS))
                 if number:  # the first ones load what they need
                     taken[kind].append(seconds)
     bare, own = least_call(taken["bare"]), min(run.own for run in taken["bare"])
-    for kind in kinds[1:]:
+    for kind in list(kinds)[1:]:
         more = least_call(taken[kind]) - bare
         a_run = min(run.own for run in taken[kind]) - own - CALLS * more
-        print(
-            row(name if kind == "watched" else f"{name}, one that does nothing", bare, more, a_run)
-        )
+        print(row(kind, bare, more, a_run))
     used = [min(run.children for run in taken[kind]) for kind in kinds]
     if min(used) > TICK_SECONDS:
         call = used[0] / CALLS, (used[1] - used[0]) / CALLS

@@ -18,6 +18,7 @@ from langchain_core.messages import AIMessage, AIMessageChunk, HumanMessage, Too
 from langchain_core.outputs import ChatGeneration, ChatResult, Generation, LLMResult
 from pydantic_ai.models.function import FunctionModel
 
+from ultramon.context import provider_usage
 from ultramon.context.provider_usage import Usage, is_stream_part, usage_from_response
 
 ANTHROPIC_MODEL = "claude-sonnet-4-5"
@@ -619,3 +620,34 @@ def test_odd_objects_have_no_usage(odd):
 def test_no_json_raises(value):
     """Any decoded JSON gives a usage or None."""
     assert isinstance(usage_from_response(value), Usage | None)
+
+
+class Asked(dict):
+    """A dict that notes which of its keys are looked for; not read as a mere usage."""
+
+    def __init__(self, *given, **named):
+        super().__init__(*given, **named)
+        self.keys_asked = set()
+
+    def get(self, key, default=None):
+        self.keys_asked.add(key)
+        return super().get(key, default)
+
+
+@pytest.mark.parametrize(
+    "usage",
+    [
+        {"input_tokens": 3, "cache_read_input_tokens": 700, "output_tokens": 5},
+        {"input_tokens": 3, "output_tokens": 5, "total_tokens": 8},
+        {"prompt_tokens": 3, "completion_tokens": 5},
+        {"prompt_tokens": 3, "completion_tokens": 5, "served_model": "x"},
+        {"usage": {"input_tokens": 3, "output_tokens": 5}},
+        {},
+    ],
+)
+def test_a_mere_usage_is_read_as_in_a_response(usage):
+    """The short way asks for all that the long one looks for."""
+    found, counted = Asked(usage), Asked(usage)
+    assert usage_from_response(usage) == usage_from_response(found)
+    provider_usage._read_usage(counted)
+    assert found.keys_asked - counted.keys_asked <= provider_usage._HOLDERS

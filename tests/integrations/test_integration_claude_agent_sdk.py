@@ -6,7 +6,13 @@ import asyncio
 from dataclasses import replace
 
 import pytest
-from claude_agent_sdk import AssistantMessage, ClaudeAgentOptions, HookMatcher, ResultMessage
+from claude_agent_sdk import (
+    AssistantMessage,
+    ClaudeAgentOptions,
+    HookMatcher,
+    ResultMessage,
+    create_sdk_mcp_server,
+)
 from helpers.frameworks import NOTE, Run
 from helpers.frameworks.claude_agent_sdk import OUTER_TOOL, drive, session
 from real_client.api import Refusal, marked
@@ -32,6 +38,24 @@ def talk(watched, options, *prompts, after=lambda message: None):
                     after(message)
 
     asyncio.run(turns())
+
+
+def test_a_session_has_the_hooks_that_it_needs(ultramon_backend):
+    """The client waits for each one: an adapter that only reads takes what a call used from it."""
+
+    def hooks(servers=None, **choices):
+        watched = ContextHooks(backend=ultramon_backend, **choices)
+        options = ClaudeAgentOptions(mcp_servers=servers or {})
+        return set(watched.client(options).options.hooks)
+
+    starts = {"UserPromptSubmit", "SubagentStart"}
+    before_requests = {"PostToolUse", "PostToolUseFailure"}
+    own = {"own": create_sdk_mcp_server("own", tools=[])}
+    assert hooks() == starts
+    assert hooks({"files": {"command": "files"}}) == starts
+    assert hooks(own) == {*starts, "PreToolUse"}
+    for acts in ({"tell": True}, {"pins": True}, {"on_return": "stop"}):
+        assert hooks(**acts) == starts | before_requests
 
 
 def test_the_turns_of_a_session_are_one_agent_and_hooks_of_the_user_stay(run):

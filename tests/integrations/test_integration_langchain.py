@@ -3,7 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import gc
+import inspect
 import logging
+import weakref
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 from helpers.frameworks import NOTE, TURNS, Run, Script
@@ -15,9 +19,11 @@ from langchain_core.prompts import ChatPromptTemplate
 from langchain_core.tools import tool
 from langgraph.checkpoint.memory import InMemorySaver
 from langgraph.types import Command, interrupt
+from langsmith.run_helpers import tracing_context
 
 from ultramon import ConfigurationError, HandedOffError, create_context_monitor
 from ultramon.integrations.langchain import ContextCallbackHandler, ContextMiddleware
+from ultramon.integrations.langchain_callbacks import NestedAgents
 
 QUESTION = {"messages": [("user", "Go.")]}
 
@@ -410,3 +416,59 @@ def test_a_model_that_reports_no_usage_is_estimated(run, is_callback):
     (state,) = run.states()
     assert state.tokens_source == "estimated"
     assert 3_000 < state.estimated_tokens < 8_000
+
+
+class CountingThreads(ThreadPoolExecutor):
+    """Counts what an event loop gives to threads."""
+
+    def __init__(self):
+        super().__init__(1)
+        self.given = 0
+
+    def submit(self, *given, **named):
+        self.given += 1
+        return super().submit(*given, **named)
+
+
+def test_a_model_call_takes_no_thread(run):
+    """In an event loop the start and the end of an agent do, however many calls it makes."""
+
+    async def count(calls, watched):
+        run.outer = Script()
+        run.outer.turns = tuple((1_000 + number, 50) for number in range(calls))
+        threads = CountingThreads()
+        asyncio.get_running_loop().set_default_executor(threads)
+        await make_agent(run, run.outer, watched).ainvoke(QUESTION)
+        return threads.given
+
+    def more(calls):
+        watched = ContextMiddleware(**run.adapter_choices())
+        return asyncio.run(count(calls, watched)) - asyncio.run(count(calls, None))
+
+    assert more(2) == more(6)
+
+
+def test_a_program_that_traces_has_whole_spans():
+    """LangSmith measures a coroutine function to its end."""
+    watched = ContextMiddleware()
+    hooks = (watched.awrap_model_call, watched.awrap_tool_call)
+    assert not any(map(inspect.iscoroutinefunction, hooks))
+    with tracing_context(enabled=True):
+        hooks = (watched.awrap_model_call, watched.awrap_tool_call)
+    assert all(map(inspect.iscoroutinefunction, hooks))
+
+
+def test_the_config_of_a_tool_call_does_not_hold_itself(run):
+    """It goes with its call, and not with the next garbage collection."""
+    adapter = ContextMiddleware(**run.adapter_choices()).adapter
+    nested = NestedAgents(adapter, adapter.begin())
+    config = {"metadata": {"langgraph_checkpoint_ns": "tools:1"}}
+    nested.attach(config, in_loop=True)
+    (handler,) = map(weakref.ref, config["callbacks"])
+    gc.disable()
+    try:
+        del config, nested
+        assert handler() is None
+    finally:
+        gc.enable()
+        adapter.close()

@@ -83,6 +83,23 @@ _OTHERS = (
 )
 _TOTALS = "total_tokens totalTokens total_token_count totalTokenCount"
 _MODELS = ("model", "model_name", "model_version", "modelVersion", "ai_model_id")
+_HOLDERS = frozenset(
+    (
+        *("raw_representation", "inner_content", "raw_responses", "messages", "message"),
+        *("response", "response_metadata", "generations", "llm_output", "metadata", "interrupts"),
+        *(
+            "usage",
+            "usage_metadata",
+            "usageMetadata",
+            "usage_details",
+            "num_turns",
+            "type",
+            "output",
+        ),
+        *_MODELS,
+    )
+)
+"""All that `_find_usage` looks for in a response; a dict without any can only be the usage."""
 _STREAM_CLASSES = ("Chunk", "Event", "Update", "StreamingChatMessageContent")
 _STREAM_TYPES = ("content_block_", "message_", "ping", "response.")
 _STREAM_KEYS = frozenset(
@@ -129,6 +146,8 @@ def _is_stream_part(response: object) -> bool:
 def _find_usage(response: object, depth: int) -> Usage | None:
     if response is None or depth == 0 or isinstance(response, type):
         return None
+    if type(response) is dict and _HOLDERS.isdisjoint(response):
+        return _read_usage(response)
     # The provider's own answer shows how it counts the cache; a framework's may not.
     for name in ("raw_representation", "inner_content"):
         usage = _find_usage(_field(response, name), depth - 1)
@@ -306,7 +325,10 @@ def _last_request(usage: object) -> object:
 
 
 def _has(source: object, *names: str) -> bool:
-    return all(_field(source, name) is not None for name in names)
+    for name in names:  # noqa: SIM110 - a generator takes three times as long
+        if _field(source, name) is None:
+            return False
+    return True
 
 
 def _any_field(source: object, names: str) -> object:

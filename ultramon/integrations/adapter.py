@@ -529,6 +529,11 @@ class Adapter:
             )
 
     @property
+    def only_reads(self) -> bool:
+        """Whether it adds nothing to requests and ends no run."""
+        return not (self.tells or self.gives_pins) and self.on_return is None
+
+    @property
     def agents(self) -> list[WatchedAgent]:
         """The agents that have not ended, in the order of their starts."""
         return list(self._agents.values())
