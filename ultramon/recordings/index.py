@@ -16,11 +16,7 @@ from typing import TYPE_CHECKING, BinaryIO, NamedTuple
 
 from ultramon.errors import ConfigurationError, StateError
 from ultramon.hosts.registry import find_host
-from ultramon.hosts.transcripts.jsonl import (
-    MAX_LINE_BYTES,
-    bounded_lines,
-    read_lines,
-)
+from ultramon.hosts.transcripts.jsonl import bounded_lines, read_lines, whole_lines
 from ultramon.recordings.copies import copied_keys
 from ultramon.recordings.packed import damage_of, is_packed, open_recording, plain_name
 from ultramon.recordings.recordings import HEAD_BYTES, host_of
@@ -358,7 +354,7 @@ def _read_whole(path: str, stream: BinaryIO, copied: int) -> _Read:
     summarizer = Summarizer(summary)
     if reader is not None:
         return _continue(host, reader, summarizer, stream)
-    for record in host.transcripts.read_transcript(_whole_lines(stream)):
+    for record in host.transcripts.read_transcript(whole_lines(stream)):
         summarizer.feed(record)
     return _Read(summarizer.finish(), 0, 0, None)
 
@@ -403,7 +399,7 @@ def _read_packed(path: str, copied: int) -> _Read:
 def _continue(
     host: Host, reader: TranscriptReader, summarizer: Summarizer, stream: BinaryIO
 ) -> _Read:
-    for record in read_lines(_whole_lines(stream), reader.read, reader.is_ignorable):
+    for record in read_lines(whole_lines(stream), reader.read, reader.is_ignorable):
         summarizer.feed(record)
     offset = stream.tell()
     # Kept before the held records are added: a later line may still correct them.
@@ -417,15 +413,6 @@ def _continue(
     for record in reader.held:
         summarizer.feed(record)
     return _Read(summarizer.finish(), offset, _check_sum(stream, offset), memory)
-
-
-def _whole_lines(stream: BinaryIO) -> Iterator[bytes]:
-    """Yield lines, and leave a stream before a last line that is still being written."""
-    for line in bounded_lines(stream):
-        if not line.endswith(b"\n") and len(line) <= MAX_LINE_BYTES:
-            stream.seek(-len(line), os.SEEK_CUR)
-            return
-        yield line
 
 
 def _check_sum(stream: BinaryIO, offset: int) -> int:

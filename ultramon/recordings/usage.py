@@ -120,17 +120,7 @@ def parts_of(rows: Iterable[list[Any]]) -> list[UsagePart]:
 
 def usage_of(record: Report | Billed) -> TokenUsage:
     """Return what one response cost in tokens."""
-    if isinstance(record, Billed):
-        return TokenUsage._make(record.billed)
-    if record.billed is not None:
-        return TokenUsage._make(record.billed)
-    return TokenUsage.of_counts(
-        record.input_tokens,
-        record.cache_read_tokens,
-        record.cache_creation_tokens,
-        record.output_tokens,
-        cache_in_input=record.cache_in_input,
-    )
+    return TokenUsage._make(record.billed_tokens)
 
 
 def day_of(at: float | None) -> str:

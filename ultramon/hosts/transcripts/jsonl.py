@@ -95,6 +95,15 @@ def bounded_lines(stream: BinaryIO, max_line_bytes: int = MAX_LINE_BYTES) -> Ite
             overlong = bool(rest) and not rest.endswith(b"\n")
 
 
+def whole_lines(stream: BinaryIO) -> Iterator[bytes]:
+    """Yield lines, and leave a stream before a last line that is still being written."""
+    for line in bounded_lines(stream):
+        if not line.endswith(b"\n") and len(line) <= MAX_LINE_BYTES:
+            stream.seek(-len(line), os.SEEK_CUR)
+            return
+        yield line
+
+
 def read_lines(
     lines: Iterable[bytes],
     read: Callable[[dict[str, Any]], Iterable[Record]],

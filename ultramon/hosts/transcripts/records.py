@@ -131,14 +131,15 @@ class Report(Record):
         """
         output = self.output_tokens + thought_tokens
         if thought_tokens and (total_tokens or 0) >= self.tokens + output:
-            cached = self.cache_read_tokens + self.cache_creation_tokens
-            self.billed = (
-                self.tokens - cached,
-                self.cache_read_tokens,
-                self.cache_creation_tokens,
-                0,
-                output,
-            )
+            self.billed = (*self.billed_tokens[:4], output)
+
+    @property
+    def billed_tokens(self) -> tuple[int, ...]:
+        """What the response cost: the fields of `ultramon.context.token_usage.TokenUsage`."""
+        if self.billed is not None:
+            return self.billed
+        read, created = self.cache_read_tokens, self.cache_creation_tokens
+        return self.tokens - read - created, read, created, 0, self.output_tokens
 
     @property
     def tokens(self) -> int:
@@ -155,14 +156,14 @@ class Billed(Record):
 
     Attributes:
         model: The model that answered.
-        billed: Its tokens: the fields of `ultramon.context.token_usage.TokenUsage` in their order.
+        billed_tokens: As in `Report`.
         at: Seconds since 1970 (UTC), or None when the line has no readable time.
         is_summary: Whether it wrote the summary of a compaction.
         speed: As in `Report`.
     """
 
     model: str | None
-    billed: tuple[int, ...]
+    billed_tokens: tuple[int, ...]
     at: float | None = None
     is_summary: bool = False
     speed: str | None = None
