@@ -26,6 +26,7 @@ OWN = "own"
 HOST = "host"
 
 _KEYS = ("input_mtok", "cache_read_mtok", "cache_write_mtok", "cache_write_1h_mtok", "output_mtok")
+_NANO_PER_MILLIONTH = 1000
 _LARGE_WINDOW_SUFFIX = "[1m]"
 _OTHER_PRICES = (":free", ":batch")
 """Ways to ask a router for a model at another price than its maker's."""
@@ -100,6 +101,28 @@ class PriceList:
         factor = None if self._own is None else self._own.list_price_factor
         usd = rates.cost_usd(usage, request_tokens)
         return Price(usd, LIST) if factor is None else Price(usd * factor, OWN)
+
+    def token_weights(self, model: str) -> list[list[int]] | None:
+        """Return what a token costs now in billionths of a dollar; None = the model has no price.
+
+        For a program that multiplies and loads no prices, such as a hook.
+
+        Args:
+            model: The model that answers, in any spelling.
+
+        Returns:
+            One row a tier, the lowest first: above how many tokens of a request's input side it
+            holds, then the price of a token of each kind, in the order of `TokenUsage`.
+        """
+        own = None if self._own is None else self._own.rates.get(canonical_model_name(model))
+        rates = own or self._list_rates(model, None, self._clock.now())
+        if rates is None:
+            return None
+        factor = 1.0 if own or self._own is None else self._own.list_price_factor or 1.0
+        return [
+            [tier.above_tokens, *(round(usd * factor * _NANO_PER_MILLIONTH) for usd in tier[1:])]
+            for tier in rates.tiers
+        ]
 
     @property
     def data_version(self) -> str:
