@@ -156,12 +156,15 @@ class Dialect:
     called by a hook, so imports that cost time belong inside methods.
 
     Attributes:
+        ends_turns: Whether an event that every installation reports, before the model is asked
+            again, has `HookEvent.can_end`.
         prompts_before_compaction: How many prompts a conversation holds before the host can
             compact it, where it cuts between prompts; `compaction_limits` holds from there on.
         resident_programs: What a resident runs for this host beside its hook: a name, and the
             module and class that answer, made with the state directory and the agents.
     """
 
+    ends_turns = False
     prompts_before_compaction = 0
     resident_programs: Mapping[str, tuple[str, str]] = {}
 

@@ -87,6 +87,8 @@ class HookCall:
         text = act(self) if act else None
         if self._ended is not None and self._warns():
             self._subagents().announce_end(self._ended)
+        if self._store.in_relay and (end := self._end_spent()) is not None:
+            return end
         host, enforcement = self._store.host, self._enforcement
         if self._is_over:
             return host.dialect.write_end(self._event, NOT_RETURNED)
@@ -95,6 +97,26 @@ class HookCall:
         if enforcement is not None and enforcement.user_note:
             return host.dialect.write_user_note(self._event, enforcement.user_note)
         return host.dialect.write_answer(self._event, text) if text else b""
+
+    def _end_spent(self) -> bytes | None:
+        """Return what ends a context of a relay that has spent its reserve; None = it has not."""
+        from ultramon.hosts.calls.spending import REASON, SPENT, Spending
+
+        event, dialect = self._event, self._store.host.dialect
+        spending = Spending(event, self._store, self._called, self._readings)
+        try:
+            if not spending.is_over():
+                return None
+            if not dialect.ends_turns:
+                spending.stop_client()
+                return None
+            if not event.can_end:
+                return None
+            self._store.update(self.agent_id, lambda agent: agent.end("cancelled", SPENT))
+        except (StateError, OSError, ValueError, LookupError) as error:
+            self._store.fail(self.agent_id, f"what it spends is not counted: {error!r}")
+            return None
+        return dialect.write_end(event, REASON)
 
     def acknowledge(self) -> None:
         """End the notices, ends and the warning in the answer, once the host has it.

@@ -46,6 +46,7 @@ _TERMINAL = "cli"
 class ClaudeCodeDialect(Dialect):
     """Anthropic's Claude Code, learnt from version 2.1.330."""
 
+    ends_turns = True
     resident_programs: Mapping[str, tuple[str, str]] = {
         "statusline": ("ultramon.hosts.claude_code.status_line_answers", "StatusLineAnswers"),
     }

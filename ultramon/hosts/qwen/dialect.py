@@ -45,6 +45,8 @@ _FED = "--input-format"
 class QwenCodeDialect(Dialect):
     """Qwen Code, learnt from versions 0.15.10 and 0.24.4."""
 
+    ends_turns = True
+
     def read_event(
         self, payload: dict[str, Any], environ: Mapping[str, str], tail: bytes = b""
     ) -> HookEvent:

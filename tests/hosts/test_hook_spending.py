@@ -1,0 +1,121 @@
+"""What the agents of a relay's context spend is counted once, and compared with one reserve."""
+
+import json
+
+import pytest
+from helpers.hooked_session import MODEL, HookedSession
+
+from ultramon.hosts.calls.spending import FOLDER, REASON, Reserve, Spent, spent_of_context
+from ultramon.hosts.calls.switches import RELAY_FOLDER
+from ultramon.hosts.transcripts.records import Report
+
+WEIGHTS = [[0, 3_000, 300, 3_750, 6_000, 15_000], [200_000, 6_000, 600, 7_500, 12_000, 22_500]]
+
+
+@pytest.fixture
+def session(tmp_path):
+    """A session in a relay."""
+    found = HookedSession(tmp_path, ULTRAMON_RELAY="review")
+    folder = found.state / RELAY_FOLDER / "review"
+    (folder / FOLDER).mkdir(parents=True)
+    found.installed = folder / "claude-code.json"
+    found.environ["ULTRAMON_STATE_DIR"] = str(found.state)
+    return found
+
+
+def folder_of(session):
+    return str(session.installed.parent)
+
+
+def keep(session, tokens=None, nano_usd=None, weights=None):
+    Reserve(tokens, nano_usd, weights or {}).store(folder_of(session), session.session_id)
+
+
+def is_ended(answer):
+    return answer.value is not None and answer.value.get("stopReason") == REASON
+
+
+def test_a_reply_that_spends_the_rest_is_the_last(session):
+    """The answer to its call ends the turn, and the state says why."""
+    keep(session, tokens=45_000)
+    assert [is_ended(session.tool(20_000)) for _ in range(3)] == [False, False, True]
+    record = session.record()
+    assert (record.active, record.outcome) == (False, "cancelled")
+    assert record.exit["reason"] == "what the relay may spend is spent"
+
+
+def test_without_a_reserve_nothing_is_counted(session):
+    assert not is_ended(session.tool(20_000))
+    assert spent_of_context(folder_of(session), session.session_id) == {}
+
+
+def test_a_subagent_and_its_session_spend_one_reserve(session):
+    """Each is counted by its own transcript; whichever calls next is ended."""
+    keep(session, tokens=50_000)
+    assert not is_ended(session.tool(20_000))
+    assert not is_ended(session.tool(20_000, agent="a1"))
+    assert is_ended(session.tool(20_000, agent="a1"))
+    assert is_ended(session.tool(20_000))
+    spent = spent_of_context(folder_of(session), session.session_id)
+    assert {name: sum(one.all_kinds) for name, one in spent.items()} == {
+        "session": 40_010,
+        "session.a1": 40_010,
+    }
+
+
+def test_lines_of_one_reply_are_counted_once(session):
+    """The client writes a line for each block of a reply, with the same numbers."""
+    keep(session, tokens=45_000)
+    made = session.reply_line(20_000, "call-1")
+    session.write(made, made, made)
+    assert not is_ended(
+        session.call("PostToolUse", tool_name="Bash", tool_response={}, tool_use_id="call-1")
+    )
+    (spent,) = spent_of_context(folder_of(session), session.session_id).values()
+    assert spent.all_kinds == [10, 19_990, 0, 0, 5]
+    assert spent.unweighed == []
+
+
+def test_a_model_is_weighed_once_the_relay_knows_it(session):
+    """Until then its replies wait, and their tokens count."""
+    keep(session, nano_usd=20_000_000)
+    assert not is_ended(session.tool(20_000))
+    (before,) = spent_of_context(folder_of(session), session.session_id).values()
+    assert (before.all_nano_usd, [one[0] for one in before.unweighed]) == (0, [MODEL])
+    keep(session, nano_usd=20_000_000, weights={MODEL: WEIGHTS})
+    assert not is_ended(session.tool(20_000))
+    (after,) = spent_of_context(folder_of(session), session.session_id).values()
+    assert after.unweighed == []
+    assert after.all_nano_usd == 2 * (10 * 3_000 + 19_990 * 300 + 5 * 15_000)
+
+
+def test_a_damaged_reserve_ends_nothing_and_is_said(session):
+    keep(session, tokens=1)
+    path = session.installed.parent / FOLDER / "session.reserve.json"
+    path.write_text("{")
+    assert not is_ended(session.tool(20_000))
+    (problem,) = session.failures()
+    assert "what it spends is not counted" in problem
+
+
+def report(tokens, output, update=False):
+    return Report("m", MODEL, MODEL, tokens, 0, 0, output, update=update)
+
+
+def test_a_correction_takes_the_place_of_the_reply():
+    """Numbers of a reply that is still written are repeated with its last ones."""
+    reserve, spent = Reserve(None, 10**12, {MODEL: WEIGHTS}), Spent()
+    spent.add(report(1_000, 1), reserve)
+    spent.add(report(1_000, 400, update=True), reserve)
+    assert spent.all_kinds == [1_000, 0, 0, 0, 400]
+    assert spent.all_nano_usd == 1_000 * 3_000 + 400 * 15_000
+    again = Spent(json.loads(json.dumps(spent.to_json())))
+    again.add(report(1_000, 500, update=True), reserve)
+    assert again.all_kinds == [1_000, 0, 0, 0, 500]
+
+
+@pytest.mark.parametrize(("request_tokens", "weight"), [(200_000, 3_000), (200_001, 6_000)])
+def test_a_large_request_is_dearer(request_tokens, weight):
+    """A tier holds above its first number, for the whole request."""
+    reserve = Reserve(None, 1, {MODEL: WEIGHTS})
+    assert reserve.weigh(MODEL, request_tokens, [10, 0, 0, 0, 0]) == 10 * weight

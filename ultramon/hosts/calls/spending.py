@@ -1,0 +1,361 @@
+"""What the agents of a relay's context have spent, and whether that is more than their reserve.
+
+Standard library only; loaded in a relay that has a cap, by every call that a request may follow. A
+hook knows no price: the relay has put the weight of each kind of token into the reserve.
+"""
+
+from __future__ import annotations
+
+import os
+from operator import add
+from signal import SIGKILL
+
+from ultramon.hosts.port import SUBAGENT_ENDED, TOOL_ENDED, TOOLS_ENDED
+from ultramon.hosts.transcripts.jsonl import open_transcript, read_lines, whole_lines
+from ultramon.hosts.transcripts.records import Billed, Report
+from ultramon.system import compact_json
+from ultramon.system.files import open_private, read_private_file, replace_file
+from ultramon.system.locks import Lock
+from ultramon.system.processes import process_started_at
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Collection, Iterable
+    from typing import Any
+
+    from ultramon.hosts.calls.called_agent import CalledAgent
+    from ultramon.hosts.calls.readings import Readings
+    from ultramon.hosts.calls.store import HookStore
+    from ultramon.hosts.port import HookEvent, Host
+    from ultramon.hosts.transcripts.records import Record
+
+FOLDER = "spending"
+"""Of a relay's run: one reserve a context, and what each agent has spent of it."""
+RESERVE_SUFFIX = ".reserve.json"
+SPENT_SUFFIX = ".spent.json"
+SPENT = "what the relay may spend is spent"
+REASON = f"[ultramon] ended this turn: {SPENT}."
+KIND_COUNT = 5
+MAX_UNWEIGHED = 1000
+"""Replies of models without weights that are kept apart until the relay has found the weights."""
+_LOCK_SECONDS = 1.0
+_WAIT_SECONDS = 0.15
+_BEFORE_REQUEST = (TOOL_ENDED, TOOLS_ENDED, SUBAGENT_ENDED)
+
+
+def reserve_path(run_folder: str, session_id: str) -> str:
+    """Return where the reserve of a context lies."""
+    return os.path.join(run_folder, FOLDER, session_id + RESERVE_SUFFIX)
+
+
+class Spent:
+    """What one agent has spent, as it is stored.
+
+    Attributes:
+        tokens: Of all replies together, by kind: the fields of
+            `ultramon.context.token_usage.TokenUsage`.
+        nano_usd: At the weights of the reserve, in billionths of a dollar.
+        largest_nano_usd: Of one reply, at most.
+        largest_tokens: Of one reply, at most.
+        unweighed: The models of which a reply has no weight yet, each with the input of the
+            request and its tokens by kind.
+        held: The tokens, by kind, of a last reply that a later line may still take back: they are
+            not in `tokens` yet.
+        held_nano_usd: Of the same one.
+    """
+
+    def __init__(self, value: dict[str, Any] | None = None) -> None:
+        value = value or {}
+        self.tokens: list[int] = value.get("tokens", [0] * KIND_COUNT)
+        self.nano_usd: int = value.get("nanoUsd", 0)
+        self.largest_tokens: int = value.get("largestTokens", 0)
+        self.largest_nano_usd: int = value.get("largestNanoUsd", 0)
+        self.unweighed: list[tuple[str, int, list[int]]] = value.get("unweighed", [])
+        self.reader: dict[str, Any] | None = value.get("reader")
+        self.offset: int = value.get("offset", 0)
+        self.last: list[Any] | None = value.get("last")
+        self.held: list[int] = value.get("held", [0] * KIND_COUNT)
+        self.held_nano_usd: int = value.get("heldNanoUsd", 0)
+
+    @property
+    def all_kinds(self) -> list[int]:
+        """The tokens of every reply so far, by kind."""
+        return list(map(add, self.tokens, self.held))
+
+    @property
+    def all_nano_usd(self) -> int:
+        """The cost of every reply so far that has a weight."""
+        return self.nano_usd + self.held_nano_usd
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the members of the stored object."""
+        return {
+            "tokens": self.tokens,
+            "nanoUsd": self.nano_usd,
+            "largestTokens": self.largest_tokens,
+            "largestNanoUsd": self.largest_nano_usd,
+            "unweighed": self.unweighed,
+            "reader": self.reader,
+            "offset": self.offset,
+            "last": self.last,
+            "held": self.held,
+            "heldNanoUsd": self.held_nano_usd,
+        }
+
+    def add(self, record: Report | Billed, reserve: Reserve) -> None:
+        """Count a request; a reply that corrects the one before it takes that one's place."""
+        if isinstance(record, Report) and record.update and self.last is not None:
+            self._count(self.last, -1)
+        entry = reply_of(record)
+        self.last = [*entry, reserve.weigh(*entry)]
+        self._count(self.last, 1)
+
+    def _count(self, reply: list[Any], sign: int) -> None:
+        model, request, kinds, nano_usd = reply
+        self.tokens = [one + sign * more for one, more in zip(self.tokens, kinds, strict=True)]
+        if nano_usd is None:
+            entry = (model, request, kinds)
+            if sign > 0:
+                self.unweighed = [*self.unweighed, entry][-MAX_UNWEIGHED:]
+            else:
+                self.unweighed = self.unweighed[:-1]
+            return
+        self.nano_usd += sign * nano_usd
+        if sign > 0:
+            self.largest_nano_usd = max(self.largest_nano_usd, nano_usd)
+            self.largest_tokens = max(self.largest_tokens, sum(kinds))
+
+    def hold(self, records: Iterable[Record], reserve: Reserve) -> None:
+        """Take the replies that a later line may still take back, in place of those before."""
+        self.held, self.held_nano_usd = [0] * KIND_COUNT, 0
+        for record in records:
+            if isinstance(record, (Report, Billed)):
+                entry = reply_of(record)
+                self.held = list(map(add, self.held, entry[2]))
+                self.held_nano_usd += reserve.weigh(*entry) or 0
+
+    def weigh_again(self, reserve: Reserve) -> None:
+        """Weigh the replies that had no weight, as far as the reserve has them by now."""
+        waiting, self.unweighed = self.unweighed, []
+        for model, request, kinds in waiting:
+            nano_usd = reserve.weigh(model, request, kinds)
+            if nano_usd is None:
+                self.unweighed.append((model, request, kinds))
+                continue
+            self.nano_usd += nano_usd
+            if self.last is not None and self.last[:3] == [model, request, kinds]:
+                self.last[3] = nano_usd
+
+
+class Reserve:
+    """What one context may spend.
+
+    Attributes:
+        tokens: Of all kinds together; None = any.
+        nano_usd: Billionths of a dollar; None = any.
+        weights: By model the rows of `ultramon.prices.price_list.PriceList.token_weights`.
+    """
+
+    def __init__(
+        self, tokens: int | None, nano_usd: int | None, weights: dict[str, list[list[int]]]
+    ) -> None:
+        self.tokens = tokens
+        self.nano_usd = nano_usd
+        self.weights = weights
+
+    def store(self, run_folder: str, session_id: str) -> None:
+        """Store it for the hooks of a context.
+
+        Raises:
+            StateError: The system refused.
+        """
+        value = {"tokens": self.tokens, "nanoUsd": self.nano_usd, "weights": self.weights}
+        replace_file(
+            reserve_path(run_folder, session_id), compact_json.dumps(value).encode("ascii")
+        )
+
+    def weigh(self, model: str, request: int, kinds: list[int]) -> int | None:
+        """Return what a reply has cost in billionths of a dollar; None = its model has no weight.
+
+        Where no dollars are reserved nothing has a cost.
+
+        Args:
+            model: As the transcript names it.
+            request: The input of the request, which decides which of the model's tiers holds.
+            kinds: The tokens by kind, as in `Spent.tokens`.
+        """
+        if self.nano_usd is None:
+            return 0
+        tiers = self.weights.get(model)
+        if tiers is None:
+            return None
+        weights = next(tier for tier in reversed(tiers) if tier[0] < request or not tier[0])[1:]
+        return sum(count * weight for count, weight in zip(kinds, weights, strict=True))
+
+    def is_passed(self, all_spent: Collection[Spent]) -> bool:
+        """Return whether the agents of the context have spent all of it."""
+        tokens = sum(sum(one.all_kinds) for one in all_spent)
+        nano_usd = sum(one.all_nano_usd for one in all_spent)
+        return (self.tokens is not None and tokens >= self.tokens) or (
+            self.nano_usd is not None and nano_usd >= self.nano_usd
+        )
+
+    def is_near(self, all_spent: Collection[Spent]) -> bool:
+        """Return whether one more reply, as large as the largest, may spend the rest."""
+        tokens = sum(sum(one.all_kinds) for one in all_spent)
+        nano_usd = sum(one.all_nano_usd for one in all_spent)
+        more = max(one.largest_tokens for one in all_spent)
+        more_nano_usd = max(one.largest_nano_usd for one in all_spent)
+        return (self.tokens is not None and tokens + 2 * more >= self.tokens) or (
+            self.nano_usd is not None and nano_usd + 2 * more_nano_usd >= self.nano_usd
+        )
+
+
+def reply_of(record: Report | Billed) -> tuple[str, int, list[int]]:
+    """Return the model of a request, its input, and what it cost in tokens by kind."""
+    kinds = list(record.billed_tokens)
+    request = record.tokens if isinstance(record, Report) else sum(kinds[:-1])
+    return record.model or "", request, kinds
+
+
+def spent_of_context(run_folder: str, session_id: str) -> dict[str, Spent]:
+    """Return what each agent of a context has spent, by its id; without a file there is none.
+
+    Raises:
+        OSError: The folder is there and cannot be read.
+    """
+    folder = os.path.join(run_folder, FOLDER)
+    found = {}
+    try:
+        names = os.listdir(folder)
+    except FileNotFoundError:
+        return {}
+    for name in names:
+        agent_id = name.removesuffix(SPENT_SUFFIX)
+        if agent_id != name and (agent_id == session_id or agent_id.startswith(f"{session_id}.")):
+            spent = _read(os.path.join(folder, name))
+            if spent is not None:
+                found[agent_id] = spent
+    return found
+
+
+def read_reserve(run_folder: str, session_id: str) -> Reserve | None:
+    """Return the reserve of a context; None = it may spend what it likes.
+
+    Raises:
+        OSError: It cannot be read.
+        ValueError: It is damaged.
+    """
+    try:
+        data, _ = read_private_file(reserve_path(run_folder, session_id))
+    except FileNotFoundError:
+        return None
+    value = compact_json.loads(data)
+    return Reserve(value["tokens"], value["nanoUsd"], value["weights"])
+
+
+class Spending:
+    """The spending of the agent of one hook call, and of the others of its context.
+
+    Args:
+        event: The call.
+        store: Where the agents are.
+        called: The agent.
+        readings: Its transcript.
+    """
+
+    def __init__(
+        self, event: HookEvent, store: HookStore, called: CalledAgent, readings: Readings
+    ) -> None:
+        self._event = event
+        self._store = store
+        self._called = called
+        self._readings = readings
+        self._folder = os.path.dirname(store.installed.path)
+
+    def is_over(self) -> bool:
+        """Count what the agent has spent since; return whether the reserve is spent.
+
+        Raises:
+            StateError: What was spent could not be stored.
+            OSError: A file cannot be read.
+            ValueError: A file is damaged.
+        """
+        reserve = read_reserve(self._folder, self._called.session_id)
+        if reserve is None:
+            return False
+        all_spent = self._count(reserve)
+        if (
+            self._event.call_id is not None
+            and not reserve.is_passed(all_spent)
+            and reserve.is_near(all_spent)
+        ):
+            # The reply that is being written may be the one that spends the rest.
+            reading = self._readings.look()
+            if not reading.is_current:
+                self._readings.wait_until(lambda one: one.is_current, _WAIT_SECONDS)
+                all_spent = self._count(reserve)
+        return reserve.is_passed(all_spent)
+
+    def _count(self, reserve: Reserve) -> list[Spent]:
+        agent_id, path = self._called.agent_id, self._readings.path
+        own = os.path.join(self._folder, FOLDER, agent_id + SPENT_SUFFIX)
+        others = spent_of_context(self._folder, self._called.session_id)
+        with Lock(f"{own}.lock", open_private, _LOCK_SECONDS):
+            spent = _read(own) or Spent()
+            spent.weigh_again(reserve)
+            if path is not None:
+                count_new(self._store.host, path, spent, reserve)
+            replace_file(own, compact_json.dumps(spent.to_json()).encode("ascii"))
+        return list((others | {agent_id: spent}).values())
+
+    def stop_client(self) -> None:
+        """End the client of the context, whose hooks cannot end a turn, before its next request.
+
+        Only the process that a hook of this session has noted, and only while it is the same one.
+
+        Raises:
+            StateError: The end of the session could not be stored; it was not ended.
+        """
+        if self._event.kind not in _BEFORE_REQUEST:
+            return
+        record = self._store.find(self._called.session_id)
+        if record is None or record.pid is None or record.pid_started_at is None:
+            return
+        if process_started_at(record.pid) == record.pid_started_at:
+            self._store.update(record.agent_id, lambda agent: agent.end("cancelled", SPENT))
+            # Asked to end, Gemini CLI sends one more request. What it has started, the relay ends.
+            os.kill(record.pid, SIGKILL)
+
+
+def count_new(host: Host, path: str, spent: Spent, reserve: Reserve) -> None:
+    """Count the replies behind the last one that was counted.
+
+    Raises:
+        OSError: The transcript cannot be opened, but for one that is not there yet.
+        ValueError: It is no regular file but, for example, a link.
+    """
+    try:
+        fd, size = open_transcript(path)
+    except FileNotFoundError:
+        return
+    with open(fd, "rb") as stream:
+        if size < spent.offset:  # the client has written it anew
+            spent.offset, spent.reader = 0, None
+        stream.seek(spent.offset)
+        reader = host.transcripts.open_reader(spent.reader)
+        if reader is None:
+            return
+        for record in read_lines(whole_lines(stream), reader.read, reader.is_ignorable):
+            if isinstance(record, (Report, Billed)):
+                spent.add(record, reserve)
+        spent.offset, spent.reader = stream.tell(), reader.memory()
+        spent.hold(reader.held, reserve)
+
+
+def _read(path: str) -> Spent | None:
+    try:
+        data, _ = read_private_file(path)
+    except FileNotFoundError:
+        return None
+    return Spent(compact_json.loads(data))
