@@ -19,6 +19,7 @@ from real_client.relaying import (
     touch,
 )
 from ultramon.hosts.calls.enforcement import REPLIES_TO_RETURN
+from ultramon.prices.cost import dollars
 from ultramon.relay.choices import RelayChoices, read_items
 from ultramon.relay.launchers.outcome import COMPLETED, STOPPED
 from ultramon.relay.opening import open_relay
@@ -274,17 +275,29 @@ def test_a_comparison_runs_the_same_job_without_relay(project, api, states):
     assert set(states.all()) == {f"{RUN}.1", f"{RUN}-alone.1"}
 
 
-def test_money_is_a_budget_of_the_run(project, api):
-    """As the client reckons it, looked at between contexts, with an estimate of the whole."""
+def test_tokens_are_a_budget_of_the_run(project, api):
+    """The last reply passes it; what all would take is estimated once."""
     api.play(
         create(20_000, "a", "b"), touch(21_000, "a"), complete(22_000, 1), Reply(23_000, "a is.")
     )  # fmt: skip
-    given = (GOAL, "--run", RUN, *project.items("a", "b"), *CHECK, "--max-usd", "0.0001")
+    given = (GOAL, "--run", RUN, *project.items("a", "b"), *CHECK, "--max-tokens", "80k")
     code, result, told = project.run(*given)
     assert (code, result["stop"]["kind"], len(result["contexts"])) == (5, "budget", 1)
     assert result["costUsd"] == pytest.approx(result["contexts"][0]["cost_usd"])
-    spent, whole = (f"${result['costUsd'] * factor:.2f}" for factor in (1, 2))
-    assert f"{spent} so far at list price; at this rate {whole} for all" in told
+    usd, whole = (dollars(result["costUsd"] * factor) for factor in (1, 2))
+    assert f"so far {usd} at list price, 86k tokens; at this rate {whole}, 172k for all" in told
+    assert result["stop"]["words"] == "86k of 80k tokens are spent"
+
+
+def test_a_context_that_passes_its_dollars_sends_no_further_request(project, api):
+    """The first reply does, by the hooks' own count; the client was about to run its tool."""
+    api.play(touch(20_000, "a"))
+    given = (GOAL, "--run", RUN, *project.items("a", "b"), *CHECK, "--max-usd", "0.0001")
+    code, result, told = project.run(*given)
+    assert (code, result["stop"]["kind"], len(result["contexts"])) == (5, "budget", 1), told
+    (context,) = result["contexts"]
+    assert context["end"] == "stopped"
+    assert context["list_usd"] == pytest.approx(context["cost_usd"], rel=0.05)
 
 
 def test_the_shell_of_a_context_speaks_of_the_same_agent(project, api, states):

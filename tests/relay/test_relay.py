@@ -125,6 +125,8 @@ GIVEN = {
     "hand_over_at": ("--hand-over-at", "critical"),
     "max_contexts": ("--max-contexts", "3"),
     "max_usd": ("--max-usd", "2.5"),
+    "max_tokens": ("--max-tokens", "1.5M"),
+    "prices": ("--prices", "{prices}"),
     "deadline_seconds": ("--deadline", "4h"),
     "grace_seconds": ("--grace", "9s"),
     "in_place": ("--in-place",),
@@ -151,7 +153,12 @@ def test_a_run_goes_on_with_all_that_it_was_begun_with(project, left_out):
     client.write_text(f"#!/bin/sh\n[ $1 = --version ] && echo 0.24.4 && exit\n{failing}\n")
     client.chmod(0o755)
     _, items = project.items("a", "b")
-    values = {"items": items, "program": os.path.relpath(client, project.path)}
+    (project.path.parent / "prices.toml").write_text("list_price_factor = 0.5\n")
+    values = {
+        "items": items,
+        "program": os.path.relpath(client, project.path),
+        "prices": os.path.relpath(project.path.parent / "prices.toml", project.path),
+    }
     words = [word for name in GIVEN if name != left_out for word in GIVEN[name]]
     given = [word.format(**values) for word in words]
 

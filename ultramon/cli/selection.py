@@ -29,6 +29,7 @@ if TYPE_CHECKING:
 DELETED_DIRECTORY = "the working directory was deleted: change to one that is there"
 _MAX_NAMED = 5
 _UNITS = {"s": 1, "m": 60, "h": 3_600, "d": 86_400, "w": 604_800}
+_TOKEN_UNITS = {"": 1, "k": 1_000, "M": 1_000_000}
 _AMOUNT = r"([0-9]{1,9}(?:\.[0-9]{1,9})?)([smhdw])"
 
 
@@ -75,6 +76,21 @@ def time_span(text: str) -> float:
             f"{text} is no time span: it is not a number followed by s, m, h, d or w, e.g. 1h30m"
         )
     return sum(float(amount) * _UNITS[unit] for amount, unit in re.findall(_AMOUNT, text))
+
+
+def token_count(text: str) -> int:
+    """Return a number of tokens such as ``500000``, ``500k`` or ``1.5M``.
+
+    Raises:
+        click.BadParameter: It is none, or none that is above 0.
+    """
+    found = re.fullmatch(r"(\d+(?:\.\d+)?)([kM]?)", text)
+    count = int(float(found[1]) * _TOKEN_UNITS[found[2]]) if found else 0
+    if not count:
+        raise click.BadParameter(
+            f"{text} is no number of tokens: it is not above 0, with k or M behind it or nothing"
+        )
+    return count
 
 
 def open_store(state_dir: str | None, *, delivers: bool = True) -> Backend:

@@ -50,7 +50,9 @@ class RelayChoices:
         hand_over_at: ``warning`` or ``critical``.
         in_place: Whether to work in the user's own tree.
         max_contexts: Most contexts of the run, over all calls.
-        max_usd: Most dollars of the run at list price, as the host estimates; None = any.
+        max_usd: Most dollars of the run at list price; None = any.
+        max_tokens: Most tokens of the run, input and output, cached or not; None = any.
+        prices: A file of the user's own prices; None = list prices.
         deadline_seconds: Of one call; None = none.
         grace_seconds: How long a context has to hand over when it must.
         program: Name or path of the one host; None = its usual name.
@@ -69,6 +71,8 @@ class RelayChoices:
     in_place: bool = False
     max_contexts: int = DEFAULT_MAX_CONTEXTS
     max_usd: float | None = None
+    max_tokens: int | None = None
+    prices: str | None = None
     deadline_seconds: float | None = None
     grace_seconds: float = 60.0 * DEFAULT_GRACE_MINUTES
     program: str | None = None

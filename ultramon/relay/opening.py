@@ -141,6 +141,8 @@ class OpenedRelay:
         parts = [plural(choices.max_contexts, "context")]
         if choices.max_usd is not None:
             parts.append(f"${choices.max_usd:.2f} at list price")
+        if choices.max_tokens is not None:
+            parts.append(f"{millions(choices.max_tokens)} tokens")
         if choices.deadline_seconds is not None:
             parts.append(duration(choices.deadline_seconds))
         return f"stops at {', '.join(parts)}"

@@ -13,7 +13,7 @@ from click.core import ParameterSource
 
 from ultramon.cli.exit_codes import CommandFailed, ExitCode
 from ultramon.cli.output import plural, print_json, say
-from ultramon.cli.selection import present_directory, store_options, time_span
+from ultramon.cli.selection import present_directory, store_options, time_span, token_count
 from ultramon.errors import ConfigurationError
 from ultramon.relay.option_values import (
     CLAUDE,
@@ -107,7 +107,18 @@ class _Command(click.Command):
     type=click.FloatRange(min=0, min_open=True),
     envvar="ULTRAMON_RELAY_MAX_USD",
     show_envvar=True,
-    help="Most dollars of the run, at list price, looked at between contexts.",
+    help="Most dollars of the run, at list price.",
+)
+@click.option(
+    "--prices",
+    type=click.Path(exists=True, dir_okay=False, resolve_path=True),
+    help="A file of your own prices.  [default: list prices]",
+)
+@click.option(
+    "--max-tokens",
+    type=token_count,
+    metavar="TOKENS",
+    help="Most tokens of the run, read and written, cached or not, e.g. 12M, 500k.",
 )
 @click.option(
     "--deadline",

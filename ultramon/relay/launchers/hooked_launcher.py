@@ -159,10 +159,6 @@ class HookedLauncher(AgentLauncher):
             ConfigurationError: It will not.
         """
 
-    def known_model(self, environ: Mapping[str, str]) -> str | None:
-        """Return the model whose table window is the host's; None = the first reply says it."""
-        return None
-
     def hand_over_level(self, cwd: str, environ: Mapping[str, str]) -> HandOverLevel | None:
         """Return the rung and the limit, by settings and arguments; see `AgentLauncher`."""
         model = self.known_model(environ)

@@ -96,6 +96,11 @@ class SpentTokens:
         return SpentTokens(*(getattr(self, name) + getattr(more, name) for name in names))
 
     @property
+    def all_tokens(self) -> int:
+        """What went in and what came out."""
+        return self.all_input_tokens + self.output_tokens
+
+    @property
     def all_input_tokens(self) -> int:
         """What went in, cached or not."""
         return self.input_tokens + self.cache_creation_tokens + self.cache_read_tokens

@@ -126,6 +126,13 @@ class AgentLauncher(Protocol):
         """
         return None
 
+    def known_model(self, environ: Mapping[str, str]) -> str | None:
+        """Return the model of its contexts, where that is known before the first reply.
+
+        None, as here, where it is not.
+        """
+        return None
+
     def describe_permissions(self) -> str:
         """Return which permissions its agents have, in words; empty, as here, for all."""
         return ""

@@ -29,6 +29,7 @@ class ContextProcess:
         pid: Of that one, the leader of its group; 0 = it has ended.
         has_settled: Asked when the process has ended, with its exit code (None = not known) and the
             seconds since: whether what it has started, such as a last hook, is done as well.
+        at_look: Called at each look at a process that runs.
         at_end: Called once when the process has ended, with its exit code (None = not known);
             returns the process that continues in its place and when to start it, or None: then the
             context is over.
@@ -46,6 +47,7 @@ class ContextProcess:
         process: subprocess.Popen[bytes] | None,
         at_end: Callable[[int | None], Continuation | None],
         has_settled: Callable[[int | None, float], bool],
+        at_look: Callable[[], object] = lambda: None,
         *,
         pid: int = 0,
     ) -> None:
@@ -55,6 +57,7 @@ class ContextProcess:
         self._started_at = process_started_at(self.pid) if process is None and self.pid else None
         self._at_end = at_end
         self._has_settled = has_settled
+        self._at_look = at_look
         self._ended_at: float | None = None
         self._next: Continuation | None = None
 
@@ -80,11 +83,13 @@ class ContextProcess:
         if self._process is not None:
             code = self._process.poll()
             if code is None:
+                self._at_look()
                 return
         else:
             started_at = process_started_at(self.pid) if self.pid else None
             # A pid is used again: only with its start does it name a process.
             if started_at is not None and started_at == self._started_at:
+                self._at_look()
                 return
             code = None
         now = time.monotonic()

@@ -39,6 +39,7 @@ class ContextRecord:
         refused_count: All of them.
         spent: Tokens paid.
         cost_usd: As the host reckons; None = it did not say.
+        list_usd: At list price, by its tokens; None = they or the price are not known.
         agent: Its agent's name in the choices; empty in records from before there was a choice.
     """
 
@@ -56,7 +57,13 @@ class ContextRecord:
     refused_count: int = 0
     spent: SpentTokens = field(default_factory=SpentTokens)
     cost_usd: float | None = None
+    list_usd: float | None = None
     agent: str = ""
+
+    @property
+    def usd(self) -> float | None:
+        """What it cost: as the host reckons, else by its tokens; None = unknown."""
+        return self.list_usd if self.cost_usd is None else self.cost_usd
 
     def add(self, outcome: ContextOutcome) -> None:
         """Take what its present process has said."""

@@ -85,6 +85,8 @@ class Judge:
             record.is_idle = fingerprint is not None and fingerprint == record.fingerprint
             record.ended_at = SYSTEM_CLOCK.now()
             record.add(outcome)
+            state = run.view.state(context.agent_id)
+            run.spending.settle(record, context.agent_id, state)
             run.contexts.save(record)
         # What was killed stays as it is: its supervisor takes it for lost, and offers its work
         # again.

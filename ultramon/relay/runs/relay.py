@@ -88,6 +88,9 @@ class Relay:
             for launcher in run.launchers:
                 launcher.prepare()
             self._steps.keep_missing()
+            spent = run.spending.stop()
+            if spent is not None:
+                run.stop = spent
             work = run.fleet.supervise(
                 self._spawn,
                 list(run.items),
@@ -96,7 +99,7 @@ class Relay:
                 grace_seconds=choices.grace_seconds,
                 max_restarts=MAX_RESTARTS,
                 # The budget is that of the run, over all calls.
-                max_contexts=max(0, choices.max_contexts - len(run.contexts)),
+                max_contexts=0 if spent else max(0, choices.max_contexts - len(run.contexts)),
                 deadline_seconds=choices.deadline_seconds,
                 on_event=self._steps.follow,
                 adopt=self._adopt,
@@ -149,6 +152,7 @@ class Relay:
             process,
             lambda code: self._end(context, code),
             lambda code, seconds: self._judge.has_settled(context, code, seconds),
+            lambda: self._run.spending.follow(context.agent_id),
             pid=pid,
         )
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
 
+from ultramon.prices.cost import cost_words
 from ultramon.relay.launchers.outcome import SpentTokens
 from ultramon.state.plan import DONE
 from ultramon.system.wording import plural
@@ -118,9 +119,17 @@ class RelayResult:
 
     @property
     def cost_usd(self) -> float | None:
-        """The host's own estimate for all contexts; None = it said nothing."""
-        known = [one.cost_usd for one in self.contexts if one.cost_usd is not None]
+        """The cost of all contexts, as far as it is known; None = of none it is.
+
+        As the host estimates, else at list price.
+        """
+        known = [one.usd for one in self.contexts if one.usd is not None]
         return sum(known) if known else None
+
+    @property
+    def _cost_words(self) -> str:
+        is_whole = all(one.usd is not None for one in self.contexts)
+        return cost_words(self.cost_usd, is_whole=is_whole)
 
     def to_json(self) -> dict[str, Any]:
         """Return the result as JSON values."""
@@ -154,7 +163,7 @@ class RelayResult:
             "time": duration(self.seconds),
             "input tokens": millions(total) if total else "?",
             "of them not cached": millions(total - cached) if total else "?",
-            "list price": "?" if self.cost_usd is None else f"${self.cost_usd:.2f}",
+            "list price": "?" if self.cost_usd is None else self._cost_words,
             "commits": f"{tree.commit_count:,}",
             "branch": tree.branch or "-",
         }
@@ -217,7 +226,7 @@ class RelayResult:
         if total:
             parts.append(f"{millions(total)} input tokens ({cached * 100 // total} % cached)")
         if self.cost_usd is not None:
-            parts.append(f"${self.cost_usd:.2f} at list price")
+            parts.append(f"{self._cost_words} at list price")
         return " · ".join(parts)
 
     def _workspace_line(self) -> str:

@@ -6,9 +6,11 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from ultramon.fleet.fleet import Fleet
+from ultramon.prices.price_list import open_prices
 from ultramon.relay.choices import task_name
 from ultramon.relay.runs.context_record import ContextRecords
 from ultramon.relay.runs.run_reader import RunReader
+from ultramon.relay.runs.spending import RunSpending
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -42,6 +44,7 @@ class Run:
         fleet: Supervises its contexts.
         view: Its journal and states.
         contexts: The contexts so far.
+        spending: What they have spent, and the caps.
     """
 
     name: str
@@ -57,6 +60,7 @@ class Run:
     fleet: Fleet = field(init=False)
     view: RunReader = field(init=False)
     contexts: ContextRecords = field(init=False)
+    spending: RunSpending = field(init=False)
 
     def __post_init__(self) -> None:
         # A task list joins white space, so an item is known by the name that it has there; the SDK
@@ -69,6 +73,9 @@ class Run:
         self.fleet = Fleet(self.name, backend=self.backend, poll_interval_seconds=_POLL_SECONDS)
         self.view = RunReader(self.backend, self.name)
         self.contexts = ContextRecords(self.workspace.folder)
+        self.spending = RunSpending(
+            choices, self.workspace.folder, self.contexts, self.tell, open_prices(choices.prices)
+        )
 
     @property
     def has_items(self) -> bool:

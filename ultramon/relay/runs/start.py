@@ -86,6 +86,9 @@ class StartedContext:
             environ=self.environ,
             resumes=resumes,
         )
+        if not resumes:
+            model = run.launchers.of(record.agent).known_model(self.environ)
+            run.spending.reserve(self.agent_id, model)
         # Before the process: another relay that finds it knows its output.
         run.contexts.save(record)
         return command.start(run.contexts.output(record), run.contexts.errors(record))

@@ -6,7 +6,8 @@ from typing import TYPE_CHECKING
 
 from ultramon.errors import WorkspaceError
 from ultramon.fleet.supervise.pool import VERIFIED
-from ultramon.relay.runs.result import Stop
+from ultramon.prices.cost import dollars
+from ultramon.relay.runs.result import Stop, millions
 from ultramon.relay.runs.run_reader import number_of
 
 if TYPE_CHECKING:
@@ -92,7 +93,7 @@ class Steps:
     def _context_ended(self, event: SupervisorEvent, made: set[str]) -> None:
         assert event.agent_id is not None
         run, record = self._run, self._run.contexts.of(event.agent_id)
-        cost = "" if record is None or record.cost_usd is None else f", ${record.cost_usd:.2f}"
+        cost = "" if record is None or record.usd is None else f", {dollars(record.usd)}"
         run.tell(f"context {number_of(event.agent_id)} ended: {event.reason}{cost}")
         if record is None:
             return
@@ -107,11 +108,14 @@ class Steps:
 
     def _check_budget(self, event: SupervisorEvent, made: set[str]) -> None:
         run, counts = self._run, event.counts
-        spent = sum(one.cost_usd or 0.0 for one in run.contexts)
-        if not self._has_estimated and spent and made and counts.left:
+        usd, tokens = run.spending.usd, run.spending.tokens
+        if not self._has_estimated and tokens and made and counts.left:
             self._has_estimated = True
-            whole = spent / (counts.assigned - counts.left) * counts.assigned
-            run.tell(f"${spent:.2f} so far at list price; at this rate ${whole:.2f} for all")
-        limit = run.choices.max_usd
-        if limit is not None and spent >= limit and counts.left:
-            run.stop_for(Stop.budget(f"${spent:.2f} of ${limit:.2f} are spent"))
+            of_all = counts.assigned / (counts.assigned - counts.left)
+            so_far, whole = f"{millions(tokens)} tokens", f"{millions(round(tokens * of_all))}"
+            if usd:
+                so_far = f"{dollars(usd)} at list price, {so_far}"
+                whole = f"{dollars(usd * of_all)}, {whole}"
+            run.tell(f"so far {so_far}; at this rate {whole} for all")
+        if counts.left and (stop := run.spending.stop()) is not None:
+            run.stop_for(stop)

@@ -1,0 +1,67 @@
+"""The caps of a relay with the real clients: no context sends a request behind its last token."""
+
+import pytest
+from helpers.client_relay import begin_project, touch
+from helpers.relayed import finish
+from helpers.scripted_model import Step
+
+CHECK = ("--verify", "test -e {item}")
+SECONDS = 300
+EACH = pytest.mark.parametrize("name", ["codex", "gemini", "qwen"])
+STEPS = [Step(20_000 + number, touch(f"made-{number}")) for number in range(20)]
+"""A context that never comes to an end."""
+
+
+@pytest.fixture
+def relay(tmp_path, name):
+    """A project, and a client."""
+    return begin_project(name, tmp_path)
+
+
+def spent(context):
+    return sum(context["spent"].values())
+
+
+@EACH
+def test_tokens_are_a_cap_that_one_reply_passes(relay, name):
+    """The third reply spends the last token: no fourth one is asked for, and no other context."""
+    with relay.client.api({"MAIN": STEPS}) as api:
+        code, result, told = finish(
+            relay.begin(*relay.items("a", "b"), *CHECK, "--max-tokens", "50k"), SECONDS
+        )
+    assert (code, result["stop"]["kind"]) == (5, "budget"), told
+    assert (len(api.requests), len(result["contexts"])) == (3, 1)
+    assert spent(result["contexts"][0]) >= 60_000
+    assert "of 50k tokens are spent" in result["stop"]["words"]
+    assert result["work"]["killed"] == 0, told
+    assert relay.client.failures() == []
+
+
+@EACH
+def test_a_run_that_has_spent_its_tokens_begins_no_context(relay, name):
+    """Resumed with more, it goes on with what is left."""
+    with relay.client.api({"MAIN": STEPS}) as api:
+        finish(relay.begin(*relay.items("a"), *CHECK, "--max-tokens", "30k"), SECONDS)
+        before = len(api.requests)
+        code, result, _ = finish(relay.relay("--resume", "job"), SECONDS)
+        assert (code, result["stop"]["kind"], len(api.requests)) == (5, "budget", before)
+    with relay.client.api({"MAIN": [Step(20_000, touch("a")), Step(21_000)]}):
+        code, result, told = finish(relay.relay("--resume", "job", "--max-tokens", "1M"), SECONDS)
+    assert (code, result["work"]["counts"]["verified"]) == (0, 1), told
+
+
+USD_PER_MILLION = {"codex": 1.75, "gemini": 1.25}
+"""List price of the input of the models that the two are run with."""
+
+
+@pytest.mark.parametrize("name", USD_PER_MILLION)
+def test_dollars_are_a_cap_though_the_client_names_no_price(relay, name):
+    """A cap of two replies and a half is passed by the third one."""
+    usd = USD_PER_MILLION[name] / 1e6
+    with relay.client.api({"MAIN": STEPS}) as api:
+        code, result, told = finish(
+            relay.begin(*relay.items("a"), *CHECK, "--max-usd", f"{50_000 * usd}"), SECONDS
+        )
+    assert (code, result["stop"]["kind"]) == (5, "budget"), told
+    assert len(api.requests) == 3
+    assert result["contexts"][0]["list_usd"] == pytest.approx(60_003 * usd, rel=0.01)

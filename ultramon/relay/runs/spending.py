@@ -1,0 +1,171 @@
+"""What a run has spent, what its contexts may still spend, and when it stops for that."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from ultramon.context.token_usage import TokenUsage
+from ultramon.hosts.calls.spending import FOLDER, Reserve, read_reserve, spent_of_context
+from ultramon.prices.cost import dollars
+from ultramon.relay.launchers.outcome import SpentTokens
+from ultramon.relay.runs.result import Stop, millions
+from ultramon.system.files import make_private_directory
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable
+
+    from ultramon.prices.price_list import PriceList
+    from ultramon.relay.choices import RelayChoices
+    from ultramon.relay.runs.context_record import ContextRecord
+    from ultramon.state.record import StateRecord
+
+NANO = 1_000_000_000
+
+
+@dataclass(slots=True)
+class RunSpending:
+    """The caps of one run.
+
+    A hook of a context ends it before its next request once its reserve is spent; see
+    `ultramon.hosts.calls.spending`.
+
+    Attributes:
+        choices: The caps.
+        folder: Of the run.
+        contexts: All of the run so far.
+        tell: Called with a line for the user.
+        prices: For the weights of a reserve.
+    """
+
+    choices: RelayChoices
+    folder: str
+    contexts: Iterable[ContextRecord]
+    tell: Callable[[str], object]
+    prices: PriceList
+    _seen: dict[str, int] = field(default_factory=dict, init=False)
+    _unpriced: set[str] = field(default_factory=set, init=False)
+
+    @property
+    def is_capped(self) -> bool:
+        """Whether there is a cap at all; without one no hook counts anything."""
+        return self.choices.max_usd is not None or self.choices.max_tokens is not None
+
+    @property
+    def tokens(self) -> int:
+        """The tokens of all contexts that have ended, of all kinds."""
+        return sum(one.spent.all_tokens for one in self.contexts)
+
+    @property
+    def usd(self) -> float:
+        """Their cost as far as it is known: of two counts the higher one is held by a cap."""
+        return sum(max(one.cost_usd or 0.0, one.list_usd or 0.0) for one in self.contexts)
+
+    def stop(self) -> Stop | None:
+        """Return why no further context may begin; None = one may."""
+        max_usd, max_tokens = self.choices.max_usd, self.choices.max_tokens
+        if max_usd is not None and self.usd >= max_usd:
+            return Stop.budget(f"{dollars(self.usd)} of {dollars(max_usd)} are spent")
+        if max_tokens is not None and self.tokens >= max_tokens:
+            of = f"{millions(self.tokens)} of {millions(max_tokens)} tokens"
+            return Stop.budget(f"{of} are spent")
+        return None
+
+    def reserve(self, agent_id: str, model: str | None) -> None:
+        """Store what a context that begins now may spend: all that is left.
+
+        Args:
+            agent_id: Its agent.
+            model: Its model, as far as that is known; the others it uses are weighed later.
+
+        Raises:
+            StateError: The system refused.
+        """
+        if not self.is_capped:
+            return
+        make_private_directory(os.path.join(self.folder, FOLDER))
+        max_usd, max_tokens = self.choices.max_usd, self.choices.max_tokens
+        left = Reserve(
+            None if max_tokens is None else max(0, max_tokens - self.tokens),
+            None if max_usd is None else max(0, round((max_usd - self.usd) * NANO)),
+            {},
+        )
+        self._weigh(left, () if model is None else (model,))
+        left.store(self.folder, agent_id)
+
+    def follow(self, agent_id: str) -> None:
+        """Weigh the models that a running context has used and its reserve does not know yet.
+
+        Called at each look at its process: a look without news costs one `os.stat`.
+
+        Raises:
+            StateError: The system refused.
+        """
+        if self.choices.max_usd is None:
+            return
+        try:
+            changed_at = os.stat(os.path.join(self.folder, FOLDER)).st_mtime_ns
+            if self._seen.get(agent_id) == changed_at:
+                return
+            spent = spent_of_context(self.folder, agent_id)
+            reserve = read_reserve(self.folder, agent_id)
+        except (OSError, ValueError):
+            return  # it was begun without a cap, or what is damaged is said by the hook
+        self._seen[agent_id] = changed_at
+        models = {model for one in spent.values() for model, _, _ in one.unweighed}
+        if reserve is not None and self._weigh(reserve, models):
+            reserve.store(self.folder, agent_id)
+
+    def _weigh(self, reserve: Reserve, models: Iterable[str]) -> bool:
+        """Add the weights of models; return whether there are new ones."""
+        new = [model for model in models if model and model not in reserve.weights]
+        if not new or reserve.nano_usd is None:
+            return False
+        found = {model: self.prices.token_weights(model) for model in new}
+        for model in sorted(set(new) - self._unpriced):
+            if found[model] is None:
+                self._unpriced.add(model)
+                self.tell(f"{model} has no list price: --max-usd does not hold for it")
+        reserve.weights.update({model: one for model, one in found.items() if one is not None})
+        return any(one is not None for one in found.values())
+
+    def settle(self, record: ContextRecord, agent_id: str, state: StateRecord | None) -> None:
+        """Complete what a context has spent, by what its hooks have counted and by list prices.
+
+        Of a host that was ended, and of one that names no price, they know more than its output.
+
+        Args:
+            record: Whose last process has ended.
+            agent_id: Its agent.
+            state: Of that one, for its model; None = it has none.
+        """
+        self._take_counted(record, agent_id)
+        if record.list_usd is None and state is not None and record.spent != SpentTokens():
+            spent = record.spent
+            usage = TokenUsage(
+                spent.input_tokens,
+                spent.cache_read_tokens,
+                spent.cache_creation_tokens,
+                output_tokens=spent.output_tokens,
+            )
+            # Of the sizes of its requests that of the last one is known.
+            request_tokens = state.estimated_tokens or 0
+            price = self.prices.price(usage, state.model, request_tokens=request_tokens)
+            record.list_usd = None if price is None else price.usd
+
+    def _take_counted(self, record: ContextRecord, agent_id: str) -> None:
+        try:
+            counted = spent_of_context(self.folder, agent_id).values()
+            reserve = read_reserve(self.folder, agent_id)
+        except (OSError, ValueError):
+            return
+        if not counted or reserve is None:
+            return
+        kinds = [sum(kind) for kind in zip(*(one.all_kinds for one in counted), strict=True)]
+        new, read, written, written_1h, output = kinds
+        tokens = SpentTokens(new, written + written_1h, read, output)
+        if tokens.all_tokens > record.spent.all_tokens:
+            record.spent = tokens
+        nano_usd = sum(one.all_nano_usd for one in counted)
+        record.list_usd = nano_usd / NANO if nano_usd else None
