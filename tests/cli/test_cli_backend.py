@@ -218,7 +218,7 @@ def test_stats_show_sizes_depth_and_who_holds_events_back(postgres_store):
     assert "3 for boss" in shown
 
 
-def test_what_waits_on_this_host_is_shown_while_the_database_is_away():
+def test_what_waits_on_this_machine_is_shown_while_the_database_is_away():
     """And after it has come back, that nothing waits any more."""
     server = Server()
     try:

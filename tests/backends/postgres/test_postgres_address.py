@@ -49,7 +49,7 @@ def settings(url):
 
 
 @pytest.mark.parametrize("url", HERE.values(), ids=HERE)
-def test_a_connection_within_this_host_needs_no_certificate(url):
+def test_a_connection_within_this_machine_needs_no_certificate(url):
     """Its own sockets are read by nobody else."""
     assert "sslmode" not in settings(url)
 

@@ -291,7 +291,7 @@ def test_a_store_that_stays_away_holds_no_item_back(network, backend, direct):
     assert direct.load("a").record.outcome == "completed"
 
 
-def test_messages_kept_on_this_host_arrive_in_order_and_once(network, backend, direct, tmp_path):
+def test_messages_kept_on_this_machine_arrive_in_order_and_once(network, backend, direct, tmp_path):
     """Those sent while others still wait get in line behind them."""
     network.refuse()
     for number in range(120):
