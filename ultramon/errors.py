@@ -211,7 +211,7 @@ class HandoffTakenError(UltramonError, RuntimeError):
 
 
 class NotPermittedError(UltramonError, PermissionError):
-    """Only an agent itself and its direct parent may do that to it.
+    """A caller asked for what only an agent itself and its direct parent may do.
 
     Attributes:
         agent_id: The agent.

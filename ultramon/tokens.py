@@ -55,6 +55,7 @@ METRICS_TOKEN = "metrics.token"
 """The file in the state directory with the token that may scrape the metrics and nothing else."""
 
 _RANDOM_BYTES = 32
+# 32 bytes in base64 without padding have 43 characters.
 _TOKEN = re.compile(r"um_[A-Za-z0-9_-]{43}", re.ASCII)
 _SECRET = re.compile(r"[!-~]{32,512}", re.ASCII)
 _MAX_SECRET_FILE_BYTES = 4096
@@ -272,7 +273,7 @@ def server_secret(state_directory: str, name: str) -> str:
     secret = _read_secret(path, _SECRET_ADVICE)
     if secret is not None:
         return secret
-    # Of two processes that both find none, one creates it and the other reads that.
+    # Two processes may find none at once: one creates it, and the other one reads that.
     lock = f"{path}.lock"
     with Lock(lock, open_private, _LOCK_TIMEOUT_SECONDS):
         secret = _read_secret(path, _SECRET_ADVICE)

@@ -43,6 +43,7 @@ class _MemoryJournal(Journal):
 
         del timeout_seconds, to_write
         if self._connection is None:
+            # From any thread: `lock` keeps them apart.
             self._connection = JournalConnection(
                 ":memory:", isolation_level=None, check_same_thread=False
             )
@@ -51,7 +52,7 @@ class _MemoryJournal(Journal):
         return self._connection
 
     def make_directory(self) -> None:
-        """There is none."""
+        """Create nothing: there is no directory."""
 
     def is_due(self, record: StateRecord) -> bool:
         """To look is as cheap here as to ask whether to."""
@@ -84,7 +85,7 @@ class _MemoryDirectory(StateDirectory):
         self.requests: dict[str, bytes] = {}
 
     def prepare(self) -> None:
-        """There is nothing to create."""
+        """Create nothing: there is no directory."""
 
     def sweep(self, now: float) -> list[str]:
         """No write leaves a part of it behind."""
@@ -140,7 +141,7 @@ class _MemoryDirectory(StateDirectory):
         return request
 
     def quarantine(self, agent_id: str) -> str | None:
-        """Nothing is kept as evidence."""
+        """Delete an unreadable state; it is not kept as evidence."""
         self.states.pop(agent_id, None)
         return None
 

@@ -253,6 +253,7 @@ class SqlRows:
         self._insert(draft, now)
 
     def _hasten(self, recipient: str, sender: str, priority: int) -> None:
+        # Notices about an agent arrive in the order of ids: an urgent one takes those before along.
         self._execute(
             f"UPDATE main.messages SET priority = ? WHERE sender = ? AND {IS_NOTICE}"
             " AND state IN (0, 1) AND recipient = ? AND priority > ?",

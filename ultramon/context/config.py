@@ -90,7 +90,7 @@ _LADDER = _Ladder(
     "a Ladder, or in TOML an array of tables", lambda value: isinstance(value, Ladder | list)
 )
 MAX_PROJECT_RUNGS = 16
-"""Of a ladder from an untrusted project: each further rung costs every monitor time."""
+"""The most rungs that an untrusted project may give a ladder: each one costs every monitor time."""
 
 
 def _is_no_later_ladder(rungs: Any, name: str, own: Any) -> bool:

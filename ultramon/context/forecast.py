@@ -24,14 +24,14 @@ if TYPE_CHECKING:
     from ultramon.context.ladder import ResolvedLadder
 
 HISTORY_TURNS = 64
-"""So many steps of an epoch make its mean."""
+"""The number of steps of an epoch that its mean is made of."""
 PRIOR_TURNS = 8
-"""So many steps the mean of other sessions counts for at most: of 2 to 10, 6 to 10 give the
+"""The weight, in steps, that the mean of other sessions has at most. Of 2 to 10, 6 to 10 give the
 narrowest ranges on sessions of repositories that were left out."""
 PRIOR_TURNS_OF_OTHERS = 2
-"""The same for a host whose sessions were not measured: its steps may be of another size."""
+"""That weight for a host whose sessions were not measured: its steps may be of another size."""
 CLOCK_TURNS = 8
-"""The length of a turn is the median of so many; a pause of its user is no pace."""
+"""The number of turns whose median is the length of a turn; a pause of its user is no pace."""
 MIN_TURNS = 2
 COMPACTION = "compaction"
 """Name, among the rungs of a forecast, of where the host was seen to compact by itself."""

@@ -26,11 +26,11 @@ if TYPE_CHECKING:
     Decide = Callable[[str | None, float | None, ResolvedLadder], str | None]
 
 CLOCK_SLACK_SECONDS = 5.0
-"""Where the last reading lies further ahead than this, the clock was set back."""
+"""How far ahead the last reading may lie; one that lies further shows a clock that was set back."""
 NEAR_RATIO = 0.10
 """Within this share of the limit before a rung, a reading that lags is worth waiting for."""
 NEAR_TURNS = 18
-"""So are readings within twice the longest of so many last steps."""
+"""A reading within twice the longest of so many last steps before a rung is worth it, too."""
 
 
 def is_lower_bound(record: StateRecord | AgentState) -> bool:

@@ -75,7 +75,7 @@ class ContextTracker:
     def estimate(self, text: str) -> float:
         """Return the uncalibrated estimate of a text in tokens; counts nothing."""
         if self._count_text is None:
-            # Not at the top: a hook has reports and no text, and the tables cost it milliseconds.
+            # Imported here: a hook has reports and no text, and the tables cost it milliseconds.
             from ultramon.context import estimator
 
             self.family = estimator.check_family(self.family or estimator.DEFAULT_FAMILY)

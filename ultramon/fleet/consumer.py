@@ -24,7 +24,7 @@ LEASE_SECONDS = 30.0
 """A fleet that vanished without proof keeps its consumer name for this long."""
 RENEW_SECONDS = LEASE_SECONDS / 3
 PAGE_EVENTS = 100
-"""So many events are read from the store at a time."""
+"""The number of events that are read from the store at a time."""
 
 
 def has_news(backend: Backend, mark: object) -> bool:

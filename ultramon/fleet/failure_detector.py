@@ -171,7 +171,7 @@ class FailureDetector:
                 continue
             given = assignments.given(agent_id, 0)
             events += assignments.handoffs_of_unstarted(given, self.source, now)
-            # Of the first assignment: every fleet makes the same key.
+            # The number of the first assignment: every fleet makes the same key.
             n = given[0].n if given else round(now * 1000)
             unknown = StateRecord(agent_id, run=self._run, epoch=1)
             events.append(self._lost(unknown, n, reason, exited))

@@ -102,7 +102,7 @@ class Fleet:
         )
         self.failures = self._deliveries.failures
         self._agents = self._deliveries.agents
-        # Of agents that were assigned work and have no process yet: the generation stored then.
+        # The stored generation of agents that were assigned work and have no process yet.
         self._generations: dict[str, int] = {}
         self._end_export = self._export(otel)
 

@@ -68,6 +68,7 @@ class Closing:
     @classmethod
     def of(cls, facts: Mapping[str, Any]) -> Closing:
         """Read the facts of an event."""
+        # "blamed" is the stored name of `charged`: journals that are there have it.
         return cls(
             facts["reason"],
             facts["died"],

@@ -297,7 +297,7 @@ class Lifecycle:
         if self._fresh_at > now:
             return None  # the save that is due then takes this percent too
         delay = max(0.0, self._fresh_at + FRESH_SECONDS - now)
-        # Never later than any change is saved.
+        # A new percent is saved no later than any other change.
         delay = min(delay, gauge.config.save_interval_seconds)
         self._fresh_at = now + delay
         return delay

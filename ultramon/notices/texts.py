@@ -29,7 +29,7 @@ LIFECYCLE = "lifecycle"
 """Category of ends: no compaction and no clear makes them untrue."""
 
 CATEGORIES = (CONTEXT, HANDOFF, LIFECYCLE)
-"""Of notices; messages of other senders have none of these."""
+"""The categories of notices; messages of other senders have none of these."""
 
 EXPIRED = "expired"
 RECOVERED = "recovered"
@@ -247,6 +247,7 @@ def _why_lost(facts: dict[str, Any]) -> str:
         signal, code = exited.get("signal"), exited.get("returncode")
         if exited.get("outOfMemory") is True:
             return "its process was killed, out of memory"
+        # Facts may come from any program: only what looks like a name of a signal is shown.
         if isinstance(signal, str) and signal.isascii() and signal.isalnum() and len(signal) < 16:
             return f"its process was ended by {signal}"
         if type(code) is int:
@@ -259,6 +260,7 @@ def _why_lost(facts: dict[str, Any]) -> str:
 
 def _count(facts: dict[str, Any], name: str) -> int | None:
     value = facts.get(name)
+    # By `type`, as a bool is an int too.
     return value if type(value) is int and 0 <= value <= _MOST else None
 
 

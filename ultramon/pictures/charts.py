@@ -91,7 +91,7 @@ class _Scale:
     """Places of times, in percent of the width."""
 
     def __init__(self, begin: float, end: float) -> None:
-        # Never without length: a single reading has a place too.
+        # At least a second long, so that a single reading has a place too.
         self.begin, self.end = begin, max(end, begin + 1.0)
 
     def at(self, moment: float) -> str:

@@ -18,15 +18,15 @@ HISTORY_POINTS = 64
 POINT_BYTES = 16
 FULL_BYTES = HISTORY_POINTS * POINT_BYTES
 SOURCES = ("unknown", "estimated", "anchored", "reported")
-"""Of a reading, by the number that stands for it."""
+"""The sources of readings, by the number that stands for each."""
 LAST_MS = 253_402_300_799_000
-"""Of a reading's time: the end of the year 9999, as `ultramon.system.timestamps` knows it."""
+"""The last time of a reading: the end of the year 9999, as for `ultramon.system.timestamps`."""
 _THINNED_POINTS = 48
-"""Thinning leaves at most so many, so that it is due once in sixteen readings."""
+"""The most points that thinning leaves, so that it is due once in sixteen readings."""
 _MAGIC = b"umhist1\n"
 _HEADER_BYTES = len(_MAGIC) + 1 + 4
 FILE_BYTES = _HEADER_BYTES + FULL_BYTES
-"""Of every ring: magic, the number of points (1), CRC-32 of what follows (4), points and zeros."""
+"""The size of a ring: magic, the number of points (1), CRC-32 of the rest (4), points and zeros."""
 
 
 def encode_point(record: StateRecord) -> bytes:
@@ -90,7 +90,7 @@ def _crowded(rows: list[bytes], count: int, *, keeps_crossings: bool = True) -> 
     for _, n in sorted(weights):
         if len(dropped) == count:
             break
-        # Of neighbours only one is dropped at a time: else a crowd would go as a whole.
+        # One of two neighbours is dropped at a time: else a whole cluster would go at once.
         if n - 1 not in dropped and n + 1 not in dropped:
             dropped.add(n)
     return dropped

@@ -27,11 +27,11 @@ if TYPE_CHECKING:
 
 SCHEMA = 1
 MAX_PINS = 50
-"""Of one project or session."""
+"""The most pins of one project or session."""
 MAX_PIN_CHARS = 4_000
 MAX_PINNED_FILE_BYTES = 64 * 1024
 MAX_RULES_BYTES = 8_000
-"""Of all rules that a conversation is given back: some 2,000 tokens."""
+"""The size of all rules that a conversation is given back: some 2,000 tokens."""
 UNREADABLE = "The pinned rules cannot be read: `ultramon host pin --list` says why."
 _NAME = "pins.json"
 _LOCK_SECONDS = 5.0
@@ -150,6 +150,7 @@ class Pins:
         with Lock(f"{self.path}.lock", open_private, _LOCK_SECONDS):
             stored = self._load()
             kind = stored["sessions" if is_session else "projects"]
+            # A project is one folder, whatever links its path goes through.
             name = owner if is_session else os.path.realpath(owner)
             pins = [pin.to_json() for pin in _pins(kind, name)]
             step(pins)

@@ -54,7 +54,7 @@ def name_of(item: object) -> str:
 
 
 class Plan:
-    """Items by name, in order. Not thread-safe: the monitor's lock guards it."""
+    """The items of an agent by name, in order; not thread-safe: the monitor's lock guards it."""
 
     def __init__(self) -> None:
         self._tasks: dict[str, dict[str, Any]] = {}

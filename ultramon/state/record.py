@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 SCHEMA = 1
 MAX_STATE_BYTES = 1 << 20
 MAX_INTEGER = 10**18 - 1
-"""Of every number in a state; a database holds no more than nine times as much."""
+"""The largest number in a state; a database holds no more than nine times as much."""
 
 _TYPES: dict[str, tuple[type, ...]] = {
     "int": (int,),

@@ -18,7 +18,7 @@ from ultramon.system.ids import random_hex
 if TYPE_CHECKING:
     import subprocess
 
-# Nothing of the repository's own runs: no hook, and no monitor of files, which is one too.
+# No program of the repository runs: no hook, and no file monitor, which is configured there too.
 QUIET = (
     "-c", f"core.hooksPath={os.devnull}",
     "-c", "core.fsmonitor=false",
@@ -28,7 +28,7 @@ _IDENTITY = {
     for role in ("AUTHOR", "COMMITTER")
     for name, value in (("NAME", "ultramon"), ("EMAIL", "ultramon@localhost"))
 }
-"""Of kept trees only: a user may have configured none."""
+"""The author of kept trees: a user may have configured none."""
 
 
 class WrittenTree(NamedTuple):
@@ -70,7 +70,7 @@ def write_tree(root: str, *, folder: str, seconds: float) -> WrittenTree:
         # The index of the tree knows which files have not changed, and which are left out.
         own = os.path.join(root, git("rev-parse", "--git-path", "index"))
         if os.path.exists(own):
-            # With its times: they tell which files may have changed since it was written.
+            # Copied with its times, which show which files may have changed since it was written.
             shutil.copy2(own, index)
         added = git.attempt("add", "--all", "--ignore-errors", ".", environ=environ)
         # 1 = some files could not be read, or a repository in it has no commit.

@@ -41,7 +41,8 @@ MOST_TOKENS = 1_000_000_000
 MOST_SECONDS = 31_536_000
 
 _LEAST_LIKENESS = 0.78
-"""Of two names, as `difflib` measures it; any two variables of ultramon are less alike."""
+"""The likeness, as `difflib` measures it, from which a name is taken for a misspelt one; any two
+variables of ultramon are less alike."""
 _seen_variables: set[str] = set()
 _seen_refusals: set[str] = set()
 _MAX_NAME_CHARS = 40

@@ -23,9 +23,9 @@ if TYPE_CHECKING:
 
 _RUN = "simulation"
 _SECONDS_PER_STEP = (0.1, 0.5, 1.0, 1.0, 1.0, 2.0, 5.0, 20.0)
-"""Between two looks; the longest is past the renewal of a lease."""
+"""The time between two looks; the longest is past the renewal of a lease."""
 _STEPS_PER_LOOK = (0, 1, 1, 1, 2, 10)
-"""Of the agents; ten are enough to begin, do an item or two, and end unseen."""
+"""The steps of the agents; ten are enough to begin, do an item or two, and end unseen."""
 _MOST_STEPS = 20_000
 _STEPS_TO_SETTLE = 500
 

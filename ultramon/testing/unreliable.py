@@ -93,7 +93,8 @@ class UnreliableAgent:
         self._chance = chance = Random(f"{seed} {job.agent_id}")
         # The draw comes before the filter: without one fault the others stay the same.
         self.faults = {name for name in FAULTS if chance.random() < fault_ratio and name in faults}
-        # Of the moments at which a kill leaves something else behind, the early ones are rare.
+        # On a log scale: the few early moments, at which a kill leaves something else behind, are
+        # drawn as often as the many late ones.
         self._moments_left = int(2 ** chance.uniform(0, 6)) if "die" in self.faults else None
         self._clock = _OwnClock(clock)
         self._backend = _MortalBackend(backend, self._pass)

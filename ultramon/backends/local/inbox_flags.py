@@ -58,7 +58,7 @@ def raise_flag(directory: str, agent_id: str) -> None:
     path = flag_path(directory, agent_id)
     try:
         try:
-            # Of many messages to one recipient all but the first cost this `stat` only.
+            # Every further message to a recipient costs this `stat` only.
             if os.lstat(path).st_mtime == 0:
                 return
         except FileNotFoundError:

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     Row = tuple[Any, ...]
 
 _MAX_FAILED_READS = 20_000
-"""Of one table; halving the way to a readable row takes about 120 around each damaged page."""
+"""The limit for one table; around each damaged page a binary search takes about 120 reads."""
 _FIRST_ROW, _LAST_ROW = -(1 << 63), (1 << 63) - 1
 _LOST_NUMBERS = 1_000_000
 """Messages that may have been numbered since the last one that can be read."""

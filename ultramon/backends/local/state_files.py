@@ -55,7 +55,7 @@ STATES = "subagents"
 ALERTS = "alerts"
 """The folder of alert memories, a file per agent."""
 SUFFIXES = (".request", ".hist", ".json", ".hb", ".lock")
-"""Of an agent's files, in the order of their deletion.
+"""The suffixes of an agent's files, in the order of their deletion.
 
 The state goes after what a next agent of that id must not find, should a kill come in between.
 """

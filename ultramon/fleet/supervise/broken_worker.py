@@ -13,9 +13,9 @@ if TYPE_CHECKING:
     from ultramon.fleet.supervise.pool import WorkerContext
 
 MAX_ALIKE = 3
-"""So many contexts that end alike, one after the other, are a broken worker."""
+"""The number of contexts in a row that end alike after which a worker counts as broken."""
 MAX_UNSEEN = 2
-"""So many processes in which no agent was seen probably did not get their environment."""
+"""The number of processes without an agent after which their environment is probably missing."""
 
 
 class EarlyEnds:

@@ -47,8 +47,8 @@ class Job:
     def popen(self, args: Sequence[str] | str, **options: Any) -> JobProcess:
         """Start a program with the environment of this job, in a process group of its own.
 
-        Its stderr goes where that of this process does, through a file: it is no terminal. Of a
-        worker that ends early again and again the result shows the last 20 lines.
+        Its stderr goes where that of this process does, through a file: it is no terminal. The
+        result shows the last 20 lines of a worker that ends early again and again.
 
         Args:
             args: As for `subprocess.Popen`.

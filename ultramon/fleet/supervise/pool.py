@@ -31,11 +31,11 @@ VERIFIED = "verified"
 SET_ASIDE = "set_aside"
 
 REJECTIONS = 2
-"""So often one context's claim of an item is rejected before the item is put back."""
+"""How often one context's claim of an item is rejected before the item is put back."""
 # A kill from outside says nothing about an item, and yet an item that has its agents killed must
 # not be tried for ever.
 KILLS_PER_ATTEMPT = 3
-"""So many kills from outside weigh as much as one context that made no progress."""
+"""The number of kills from outside that weigh as much as one context that made no progress."""
 CHUNK_ITEMS = 500
 """A context saves its whole plan after each item: 500 paths are some 60 KB."""
 CHUNK_BYTES = MAX_PLAN_BYTES // 2

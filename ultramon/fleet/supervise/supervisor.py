@@ -742,7 +742,7 @@ class Supervisor:
             agent_id,
             work.handoff or work.items,
             0,
-            # Of two orchestrators that assign one context the journal takes the first.
+            # Two orchestrators that assign one context make the same key: the journal takes one.
             number=0,
             source=self._deliveries.detector.source,
             at=self._clock.now(),

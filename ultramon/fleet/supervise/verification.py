@@ -89,7 +89,6 @@ class Verification:
         self._executor.shutdown(wait=False, cancel_futures=True)
 
     def _submit(self, name: str) -> Future[Verdict]:
-
         if inspect.iscoroutinefunction(self._verify) and self.loop is not None:
             return asyncio.run_coroutine_threadsafe(self._verify_async(name), self.loop)
         return self._executor.submit(self._verify_now, name)

@@ -65,7 +65,7 @@ class Facts(NamedTuple):
     skew_seconds: float
     """How far its clock is ahead of this machine's, give or take half the time of a question."""
     is_local: bool
-    """Nothing of the connection leaves this machine."""
+    """Whether the connection stays on this machine."""
     is_encrypted: bool
     ssl_mode: str
     is_pooled: bool
@@ -145,7 +145,7 @@ def _read_facts(connection: Connection, database: Database) -> Facts:
     info = connection.info
     version = _tables_version(connection, database)
     role, lacks = _role(connection) if version else (None, ())
-    # Of an older version too: `migrate` brings it up to date and numbers its rows at once.
+    # Rows of an older version count too: `migrate` brings them up to date and numbers them at once.
     is_readable = 0 < (version or 0) <= SCHEMA_VERSION and role is not None
     return Facts(
         skew_seconds=settings.pop("now") - now,

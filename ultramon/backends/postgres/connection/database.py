@@ -40,6 +40,7 @@ _BEGIN = (
     "BEGIN; SET LOCAL lock_timeout = '{lock}ms'; SET LOCAL statement_timeout = '{statement}ms';"
     " SET LOCAL idle_in_transaction_session_timeout = '10s'"
 )
+# For what may be lost in a power cut, see `Backend.record`.
 _LAZILY = "; SET LOCAL synchronous_commit = off"
 _LOCK_SECONDS = 2.0
 

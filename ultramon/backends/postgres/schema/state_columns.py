@@ -13,7 +13,7 @@ from ultramon.state.record import StateRecord, short_id
 from ultramon.system import compact_json
 
 HISTORY = "history"
-"""Of a row to write the one reading that it brings, if any; what is stored are all of them."""
+"""The column of readings: a row to write has its one new reading, if any; a stored row has all."""
 _INFINITY = "Infinity"
 _URGENCIES = {FORCE_RETURN: 2, PREPARE_HANDOFF: 1}
 

@@ -116,6 +116,7 @@ class _BatchRows(PostgresRows):
         written.announcements = [one for one in written.announcements if one[0] != agent_id]
 
     def cancel(self, sender: str, category: str) -> Cancelled:
+        # Notices of this step are not written yet, so that the database does not find them.
         stale = (sender, to_column(category))
         withdrawn = self._written.withdraw(lambda one: (one.sender, one.category) == stale)
         deleted, in_flight = super().cancel(sender, category)
@@ -203,6 +204,7 @@ class Batches:
                 outcomes.append(error)
         if not rows:
             return outcomes
+        # One commit for all of them: it is durable where one of them has to be.
         durable = any(save.durable or save.events for save in saves)
         with self.database.transaction(durable=durable) as connection:
             found: dict[str, list[tuple[Any, ...]]] = {}
@@ -243,6 +245,7 @@ class Batches:
         fresh, notify_id = stored[0][3:5]
         if notify_id is None and not save.events:
             return
+        # The others were stored before, and announced then.
         new = [event for key, event in keyed(save.events).items() if key in (fresh or ())]
         rows = _BatchRows(written, self.database, self.messages, stored, new)
         router.route(rows, save.record, new, save.record.last_heartbeat)

@@ -69,6 +69,7 @@ class OutboxDelivery:
             for entry, save in kept:
                 record = save.record
                 generation, seq = held.get(record.agent_id, (None, 0))
+                # Kept by a start that did not reach the database, which gives the generation.
                 if not record.generation:
                     if not self._start(connection, record, save.events):
                         staying.append(entry)
@@ -122,8 +123,10 @@ class OutboxDelivery:
         if former is not None and not is_stored:
             refuse_living(former, stored.heartbeat_at, record.last_heartbeat, machine)
         record.generation = generation if is_stored else generation + 1
+        # They were kept before the generation was known.
         for event in events:
             event["generation"] = record.generation
+        # Its owner reached the database after all, and has stored newer states since.
         if former is not None and is_stored and _age_of(record) < _age_of(former):
             self._add_events(connection, record, generation, events)
             return True
