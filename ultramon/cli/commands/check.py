@@ -49,6 +49,7 @@ def find_session(session: str | None, directory: str | None, state_dir: str | No
     source = click.get_current_context().get_parameter_source("session")
     if not session or source is not ParameterSource.COMMANDLINE:
         return session
+    # A session of a project is no agent: it has readings and neither label nor state.
     if check_context(session=session, directory=directory, state_dir=state_dir).source:
         return session
     with suppress(UltramonError):

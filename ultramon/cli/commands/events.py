@@ -103,6 +103,7 @@ def _agent_id(backend: Backend, name: str, *, may_come: bool) -> str:
         if not any(event.get("agentId") == name for page in pages(backend) for event in page):
             if not may_come:
                 raise
+            # When following it may be started later: its id is taken as it stands.
             say(f"no agent {name} yet")
         return name
 

@@ -67,6 +67,7 @@ def command(
     if session is not None and project is not None:
         raise click.UsageError("--session and --project exclude each other")
     is_session = session is not None
+    # Hooks compare real paths: a session may be started through a link.
     owner = os.path.realpath(project or present_directory())
     if session is not None:
         owner = find_agent_id(open_store(state_dir), session)

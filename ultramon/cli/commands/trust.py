@@ -54,6 +54,7 @@ def _trust(path: str, *, json: bool) -> None:
     from ultramon.system import trusted_files
     from ultramon.system.settings_files import parse_toml, read_project_bytes
 
+    # The bytes that were looked at are trusted, not what is in the file a moment later.
     data = read_project_bytes(path)
     try:
         tables = parse_toml(data)
