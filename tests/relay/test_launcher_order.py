@@ -53,6 +53,18 @@ def test_the_first_client_that_is_free_takes_the_next_context():
     assert (clients.next_name(), clients.free_beside("c")) == ("a", "a")
 
 
+def test_a_client_that_is_held_back_gives_way_until_it_is_free():
+    """For the share of its plan that is the user's; what was held before is free again."""
+    clock = FakeClock()
+    clients = Launchers({name: CommandLauncher("run", [name]) for name in ("a", "b")}, clock)
+    clients.hold({"a": clock.now() + 30})
+    assert (clients.next_name(), clients.free_beside("b")) == ("b", None)
+    clients.limit("b", clock.now() + 60)
+    assert (clients.next_name(), clients.free_at("a")) == ("a", clock.now() + 30)
+    clients.hold({})
+    assert (clients.next_name(), clients.free_beside("b")) == ("a", "a")
+
+
 def test_an_agent_without_a_name_is_the_preferred_one():
     """As in the records of a run from before there was a choice."""
     clients = Launchers({"a": CommandLauncher("run", ["a"])}, FakeClock())

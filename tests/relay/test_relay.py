@@ -124,6 +124,8 @@ GIVEN = {
     "verify_seconds": ("--verify-timeout", "1m"),
     "hand_over_at": ("--hand-over-at", "critical"),
     "max_contexts": ("--max-contexts", "3"),
+    "leave_plan": ("--leave-plan", "20%"),
+    "wait_at_most_seconds": ("--wait-at-most", "6h"),
     "max_usd": ("--max-usd", "2.5"),
     "max_tokens": ("--max-tokens", "1.5M"),
     "prices": ("--prices", "{prices}"),

@@ -53,6 +53,9 @@ class RelayChoices:
         max_usd: Most dollars of the run at list price; None = any.
         max_tokens: Most tokens of the run, input and output, cached or not; None = any.
         prices: A file of the user's own prices; None = list prices.
+        leave_plan: The share of each limit of the user's plan that is left to the user, 0.0-1.0: no
+            context begins beyond it.
+        wait_at_most_seconds: The longest wait for the reset of a limit; None = as long as it takes.
         deadline_seconds: Of one call; None = none.
         grace_seconds: How long a context has to hand over when it must.
         program: Name or path of the one host; None = its usual name.
@@ -73,6 +76,8 @@ class RelayChoices:
     max_usd: float | None = None
     max_tokens: int | None = None
     prices: str | None = None
+    leave_plan: float = 0.0
+    wait_at_most_seconds: float | None = None
     deadline_seconds: float | None = None
     grace_seconds: float = 60.0 * DEFAULT_GRACE_MINUTES
     program: str | None = None

@@ -23,6 +23,12 @@ class Launchers:
         self._launchers = dict(launchers)
         self._clock = clock
         self._limited_until = dict.fromkeys(self._launchers, 0.0)
+        self._held_until: dict[str, float] = {}
+
+    @property
+    def by_name(self) -> dict[str, AgentLauncher]:
+        """The launchers by the agent's name."""
+        return dict(self._launchers)
 
     def __iter__(self) -> Iterator[AgentLauncher]:
         return iter(self._launchers.values())
@@ -39,7 +45,19 @@ class Launchers:
     def next_name(self) -> str:
         """Return the preferred one that is free, else that whose limit ends first."""
         now = self._clock.now()
-        return min(self._limited_until, key=lambda name: max(now, self._limited_until[name]))
+        return min(self._launchers, key=lambda name: max(now, self.free_at(name)))
+
+    def free_at(self, name: str) -> float:
+        """Return from when an agent is free, epoch seconds; in the past where it is."""
+        return max(self._limited_until[name], self._held_until.get(name, 0.0))
+
+    def hold(self, until: Mapping[str, float]) -> None:
+        """Begin no context of these agents before a time, instead of those held before.
+
+        Args:
+            until: Epoch seconds by the agent's name.
+        """
+        self._held_until = dict(until)
 
     def limit(self, name: str, until: float) -> None:
         """Remember that the provider of an agent takes no requests until a time."""
@@ -47,6 +65,6 @@ class Launchers:
 
     def free_beside(self, name: str) -> str | None:
         """Return the preferred one of the others that is free; None = none is."""
-        others = {one: until for one, until in self._limited_until.items() if one != name}
         now = self._clock.now()
-        return next((one for one, until in others.items() if until <= now), None)
+        others = (one for one in self._launchers if one != name)
+        return next((one for one in others if self.free_at(one) <= now), None)

@@ -22,6 +22,7 @@ from ultramon.relay.runs.relay import Relay
 from ultramon.relay.runs.result import duration, millions
 from ultramon.relay.runs.run import Run
 from ultramon.relay.workspace import TREE_SECONDS, open_workspace
+from ultramon.state.plan_limits import PlanLimits
 from ultramon.system.clock import SYSTEM_CLOCK
 from ultramon.system.git import read_status
 from ultramon.system.ids import check_agent_id
@@ -90,7 +91,12 @@ class OpenedRelay:
             tell,
             self.is_single,
         )
-        return Relay(run, first_pause_seconds=first_pause_seconds, recheck=self.recheck)
+        return Relay(
+            run,
+            plans=PlanLimits(self.state_directory),
+            first_pause_seconds=first_pause_seconds,
+            recheck=self.recheck,
+        )
 
     def head(self) -> Iterator[str]:
         """Yield the lines that a person reads first."""
@@ -145,7 +151,10 @@ class OpenedRelay:
             parts.append(f"{millions(choices.max_tokens)} tokens")
         if choices.deadline_seconds is not None:
             parts.append(duration(choices.deadline_seconds))
-        return f"stops at {', '.join(parts)}"
+        kept = (
+            f" · leaves {choices.leave_plan:.0%} of the plan to you" if choices.leave_plan else ""
+        )
+        return f"stops at {', '.join(parts)}{kept}"
 
 
 def open_relay(

@@ -40,6 +40,14 @@ _FIXED = ("agent", "in_place")
 """What a run keeps: its worktree and the names of its items follow from them."""
 
 
+def _share(text: str) -> float:
+    """Return the ratio of a percentage such as ``20%``."""
+    digits = text.strip().removesuffix("%").strip()
+    if not digits.isascii() or not digits.isdigit() or int(digits) >= 100:
+        raise click.BadParameter(f"{text} is no whole percentage from 0% to 99%")
+    return int(digits) / 100
+
+
 class _Command(click.Command):
     """Takes everything behind ``--`` as it is."""
 
@@ -119,6 +127,20 @@ class _Command(click.Command):
     type=token_count,
     metavar="TOKENS",
     help="Most tokens of the run, read and written, cached or not, e.g. 12M, 500k.",
+)
+@click.option(
+    "--leave-plan",
+    type=_share,
+    metavar="PERCENT",
+    default="0%",
+    help="Begin no context while less than this of a limit of your plan is left, e.g. 20%.",
+)
+@click.option(
+    "--wait-at-most",
+    "wait_at_most_seconds",
+    type=time_span,
+    metavar="TIME",
+    help="Stop where a limit of the plan resets later than so, e.g. 6h.  [default: wait]",
 )
 @click.option(
     "--deadline",

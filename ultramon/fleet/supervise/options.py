@@ -38,6 +38,8 @@ class SupervisorOptions(TypedDict, total=False):
             and nothing that was verified is asked again. Default False.
         item_of: Called with the name of each task that an agent records; returns the item it is
             about, None = none. Default: the name is the item.
+        may_start: Called before a context is given work; false = not now, and it is called again
+            at the next step. Default None: whenever there is work.
     """
 
     workers: int
@@ -51,3 +53,4 @@ class SupervisorOptions(TypedDict, total=False):
     adopt: Callable[[str], Any] | None
     recheck: bool
     item_of: Callable[[str], str | None]
+    may_start: Callable[[], bool] | None

@@ -178,6 +178,7 @@ class Supervisor:
         self._on_event = options.get("on_event")
         self._adopt_by = options.get("adopt")
         self._item_of = options.get("item_of", str)
+        self._may_start = options.get("may_start")
         self._offered: set[str] = set()
         self._has_read = False
         self._is_holder = False
@@ -735,7 +736,7 @@ class Supervisor:
         ):
             return None
         work = pool.next_work(share)
-        if work is None:
+        if work is None or (self._may_start is not None and not self._may_start()):
             return None
         agent_id = name_in_run(self._run, self.pool.last_number + 1)
         event = self._deliveries.assignments.event(

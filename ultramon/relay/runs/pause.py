@@ -1,11 +1,14 @@
-"""How a context waits for its provider, and when another host takes its place."""
+"""How a context waits for its provider or the user's plan, and when another host takes over."""
 
 from __future__ import annotations
 
+import os
 from typing import TYPE_CHECKING
 
 from ultramon.relay.launchers.outcome import USAGE
 from ultramon.relay.runs.context_process import Continuation
+from ultramon.relay.runs.result import Stop, duration
+from ultramon.state.plan_words import reset_words
 from ultramon.system.clock import SYSTEM_CLOCK
 from ultramon.system.timestamps import clock_time
 
@@ -13,7 +16,10 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from ultramon.relay.launchers.outcome import ProviderLimit
+    from ultramon.relay.launchers.port import AgentLauncher
+    from ultramon.relay.runs.run import Run
     from ultramon.relay.runs.start import StartedContext
+    from ultramon.state.plan_limits import AccountPlan, PlanLimit, PlanLimits
 
 FIRST_LIMIT_PAUSE_SECONDS = 60.0
 LONGEST_LIMIT_PAUSE_SECONDS = 900.0
@@ -53,6 +59,10 @@ def continuation(
                 f"{clock_time(until, now)}: {other} takes over"
             )
             return None
+        if is_too_long(run, until - now):
+            what = f"the usage limit of {record.agent} is met"
+            run.stop_for(too_long(run, what, clock_time(until, now)))
+            return None
     ends = clock_time(until, now)
     run.tell(f"context {record.number} waits for the {limit.kind} limit until {ends}")
 
@@ -66,3 +76,71 @@ def continuation(
 
     # By the wall clock, which runs while the machine is suspended.
     return Continuation(lambda: SYSTEM_CLOCK.now() >= until, is_over, context.resume)
+
+
+class PlanPause:
+    """Begins no context while the user's plan is used up to the share that is left to the user.
+
+    Args:
+        run: The run.
+        plans: The limits of the user's accounts, as the sessions on this machine report them.
+    """
+
+    def __init__(self, run: Run, plans: PlanLimits) -> None:
+        self._run = run
+        self._plans = plans
+        self._told = ""
+
+    def may_start(self) -> bool:
+        """Return whether a context may begin now; a wait is reported once, and one too long stops.
+
+        An account of which nothing is known holds nothing back, nor does a limit past its reset.
+        """
+        run, now = self._run, SYSTEM_CLOCK.now()
+        found = {name: self._held(one, now) for name, one in run.launchers.by_name.items()}
+        held = {name: one for name, one in found.items() if one is not None}
+        run.launchers.hold({name: limit.resets_at for name, (_, limit) in held.items()})
+        name = run.launchers.next_name()
+        until = run.launchers.free_at(name)
+        if not held or until <= now:
+            return True
+        if name not in held:  # it is free again before the plan of another one
+            return False
+        account, limit = held[name]
+        what = f"{account.name} has used {limit.percent} % of its {limit.name} limit"
+        ends = reset_words(limit, now, utc=True)
+        if is_too_long(run, until - now):
+            run.stop_for(too_long(run, what, ends))
+        elif ends != self._told:
+            self._told = ends
+            left = run.choices.leave_plan
+            mine = f", {left:.0%} of it are yours" if left else ""
+            run.tell(f"{what}{mine}: the next context begins after its reset at {ends}")
+        return False
+
+    def _held(self, launcher: AgentLauncher, now: float) -> tuple[AccountPlan, PlanLimit] | None:
+        """Return the limit that holds a host back, the one that resets last; None = none does."""
+        host = getattr(launcher, "host", None)
+        if host is None:
+            return None
+        directory = host.dialect.account_directory(os.environ)
+        if not directory:
+            return None
+        account = self._plans.account(host.name, os.path.abspath(directory), now)
+        most = 1.0 - self._run.choices.leave_plan
+        # Compared in whole percents: 1 - 0.2 is a hair below 0.8.
+        used_up = [one for one in account.limits if one.percent >= round(most * 100)]
+        last = max(used_up, key=lambda one: one.resets_at, default=None)
+        return None if last is None else (account, last)
+
+
+def is_too_long(run: Run, seconds: float) -> bool:
+    """Return whether a wait is longer than the user allows."""
+    longest = run.choices.wait_at_most_seconds
+    return longest is not None and seconds > longest
+
+
+def too_long(run: Run, what: str, ends: str) -> Stop:
+    """Return the stop at a wait that is longer than the user allows."""
+    longest = duration(run.choices.wait_at_most_seconds or 0.0)
+    return Stop.budget(f"{what}, and resets at {ends}: later than in {longest}")

@@ -15,7 +15,7 @@ from ultramon.relay.runs.briefing import Briefing
 from ultramon.relay.runs.context_process import ContextProcess
 from ultramon.relay.runs.item_names import ItemNames
 from ultramon.relay.runs.judge import Judge
-from ultramon.relay.runs.pause import FIRST_LIMIT_PAUSE_SECONDS, continuation
+from ultramon.relay.runs.pause import FIRST_LIMIT_PAUSE_SECONDS, PlanPause, continuation
 from ultramon.relay.runs.result import RelayResult, Stop
 from ultramon.relay.runs.run_folder import run_lock
 from ultramon.relay.runs.run_reader import number_of
@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     from ultramon.fleet.supervise.verification import Verdict
     from ultramon.relay.runs.context_process import Continuation
     from ultramon.relay.runs.run import Run
+    from ultramon.state.plan_limits import PlanLimits
 
 MAX_RESTARTS = 3
 
@@ -43,18 +44,21 @@ class Relay:
         run: The run; `AgentLauncher.prepare` of its launchers is called here.
         first_pause_seconds: The first pause at a limit whose end is not known.
         recheck: Whether to check again what an earlier call has verified; see `SupervisorOptions`.
+        plans: The limits of the user's plans, which contexts wait for; None = they do not.
     """
 
     def __init__(
         self,
         run: Run,
         *,
+        plans: PlanLimits | None = None,
         first_pause_seconds: float = FIRST_LIMIT_PAUSE_SECONDS,
         recheck: bool = False,
     ) -> None:
         self._run = run
         self._first_pause_seconds = first_pause_seconds
         self._recheck = recheck
+        self._plan = None if plans is None else PlanPause(run, plans)
         self._check: CommandCheck | None = None
         choices = run.choices
         if choices.verify is not None:
@@ -105,6 +109,7 @@ class Relay:
                 adopt=self._adopt,
                 recheck=self._recheck,
                 item_of=ItemNames(run.items).find,
+                may_start=None if self._plan is None else self._plan.may_start,
             )
             return RelayResult(
                 run=run.name,
