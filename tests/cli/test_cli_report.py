@@ -147,13 +147,14 @@ def test_a_later_report_reads_nothing_again(busy):
     assert again | {"generatedAt": first["generatedAt"]} == first
 
 
-def test_a_report_writes_only_its_index(busy):
-    """No state is made, and nothing below the clients' directories changes."""
+def test_a_report_writes_only_its_index_and_the_daily_sums(busy):
+    """No agent's state is made, and nothing below the clients' directories changes."""
     before = sorted(busy.root.rglob("*"))
-    report(busy, ULTRAMON_STATE_DIR=str(busy.root / "state"))
+    report(busy)
     after = [path for path in sorted(busy.root.rglob("*")) if path not in before]
     names = [str(path.relative_to(busy.root)) for path in after]
-    assert names == ["cache", "cache/ultramon", "cache/ultramon/transcripts.sqlite3"]
+    index = ["cache", "cache/ultramon", "cache/ultramon/transcripts.sqlite3"]
+    assert names == [*index, "state", "state/daily_sums.sqlite3"]
 
 
 def test_paths_are_read_instead_of_the_clients_transcripts(busy):

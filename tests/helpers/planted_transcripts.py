@@ -26,6 +26,7 @@ class Machine:
             "GEMINI_CLI_HOME": str(root / "gemini"),
             "QWEN_HOME": str(root / "qwen"),
             "XDG_CACHE_HOME": str(root / "cache"),
+            "ULTRAMON_STATE_DIR": str(root / "state"),
         }
 
     def write(self, session, *entries, agent=None, project=PROJECT):

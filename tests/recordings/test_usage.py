@@ -13,8 +13,8 @@ from helpers.transcript_lines import prompt
 
 from ultramon.context.token_usage import TokenUsage
 from ultramon.recordings.index import Summarized, TranscriptIndex
+from ultramon.recordings.reply_keys import COMPACTION
 from ultramon.recordings.usage import (
-    COMPACTION,
     MAX_PARTS,
     MAYBE_READ_AGAIN,
     READ_AGAIN,

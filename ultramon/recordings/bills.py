@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from datetime import date
 from typing import TYPE_CHECKING, Any
 
 from pydantic import Field
@@ -10,15 +11,23 @@ from pydantic import Field
 from ultramon.context.token_usage import TokenUsage
 from ultramon.prices.cost import Cost
 from ultramon.recordings.reply_keys import COMPACTION
-from ultramon.recordings.usage import MAYBE_READ_AGAIN, READ_AGAIN, RESTART, SPENT, parts_of
+from ultramon.recordings.usage import (
+    MAYBE_READ_AGAIN,
+    PLAN_HIT,
+    READ_AGAIN,
+    RESTART,
+    SPENT,
+    parts_of,
+)
 from ultramon.state.models import Model
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Sequence
 
     from ultramon.prices.price_list import Price, PriceList
     from ultramon.recordings.usage import UsagePart
 
+_EVENTS = frozenset({COMPACTION, RESTART, PLAN_HIT})
 _NOON_SECONDS = 43_200
 _DIGITS = 6
 
@@ -50,7 +59,22 @@ class CostFacts(Model):
     """The same, with what may have been caused by them."""
     restarts: int = 0
     """How often a conversation began with the work of an earlier one."""
+    plan_hits: int = 0
+    """How often a request was refused because a usage limit was reached."""
     spent: SpentTokens = SpentTokens()
+
+
+class PriceData(Model):
+    """Where prices come from."""
+
+    list_version: str
+    """The package of the list prices, with its version."""
+    list_date: date | None
+    """The day of the newest change that the list prices know of."""
+    has_own_prices: bool
+    """Whether a file of prices was given, which wins."""
+    own_date: date | None
+    """Since when its prices hold, as it says."""
 
 
 class Bill:
@@ -63,17 +87,19 @@ class Bill:
         usage: The tokens of all requests.
         compactions: How often windows were emptied.
         restarts: How often a conversation began with the work of an earlier one.
+        plan_hits: How often a request was refused because a usage limit was reached.
         unpriced_sessions: How many sessions have a request without a price.
     """
 
     __slots__ = (
-        "again", "compactions", "cost", "maybe", "restarts", "unpriced_sessions", "usage",
+        "again", "compactions", "cost", "maybe", "plan_hits", "restarts", "unpriced_sessions",
+        "usage",
     )  # fmt: skip
 
     def __init__(self) -> None:
         self.cost, self.again, self.maybe = Cost(), Cost(), Cost()
         self.usage = TokenUsage()
-        self.compactions = self.restarts = self.unpriced_sessions = 0
+        self.compactions = self.restarts = self.plan_hits = self.unpriced_sessions = 0
 
     def merge(self, other: Bill) -> None:
         """Add what others cost."""
@@ -83,6 +109,7 @@ class Bill:
         self.usage = self.usage.plus(other.usage)
         self.compactions += other.compactions
         self.restarts += other.restarts
+        self.plan_hits += other.plan_hits
         self.unpriced_sessions += other.unpriced_sessions
 
     def close_session(self) -> None:
@@ -101,6 +128,7 @@ class Bill:
                 None if not self.cost.priced else _rounded(again + self.maybe.usd)
             ),
             "restarts": self.restarts,
+            "plan_hits": self.plan_hits,
             "spent": SpentTokens(**self.usage._asdict()),
         }
 
@@ -134,30 +162,39 @@ class Biller:
         whole = Bill()
         for part in parts_of(rows):
             model = part.model or usual_model
-            bills = (
-                whole,
-                by_model.setdefault(model, Bill()),
-                by_day.setdefault(part.day, Bill()),
-            )
-            if part.kind in (COMPACTION, RESTART):
-                for bill in bills:
-                    if part.kind == RESTART:
-                        bill.restarts += part.requests
-                    else:
-                        bill.compactions += part.requests
-                continue
-            if not any(part.usage):
-                continue
-            price = self._price_of(part, model)
-            for bill in bills:
-                if part.kind == SPENT:
-                    bill.usage = bill.usage.plus(part.usage)
-                    bill.cost.add(price)
-                elif part.kind == READ_AGAIN:
-                    bill.again.add(price)
-                elif part.kind == MAYBE_READ_AGAIN:
-                    bill.maybe.add(price)
+            bill = by_model.get(model) or by_model.setdefault(model, Bill())
+            day = by_day.get(part.day) or by_day.setdefault(part.day, Bill())
+            self.add(part, model, (whole, bill, day))
         return whole
+
+    def add(self, part: UsagePart, model: str | None, bills: Sequence[Bill]) -> None:
+        """Add one part of a transcript to several bills.
+
+        Args:
+            part: Tokens, or events.
+            model: Whose price holds; None = unknown.
+            bills: Each takes all of it.
+        """
+        if part.kind in _EVENTS:
+            for bill in bills:
+                if part.kind == RESTART:
+                    bill.restarts += part.requests
+                elif part.kind == PLAN_HIT:
+                    bill.plan_hits += part.requests
+                else:
+                    bill.compactions += part.requests
+            return
+        if not any(part.usage):
+            return
+        price = self._price_of(part, model)
+        for bill in bills:
+            if part.kind == SPENT:
+                bill.usage = bill.usage.plus(part.usage)
+                bill.cost.add(price)
+            elif part.kind == READ_AGAIN:
+                bill.again.add(price)
+            elif part.kind == MAYBE_READ_AGAIN:
+                bill.maybe.add(price)
 
     def _price_of(self, part: UsagePart, model: str | None) -> Price | None:
         if self._prices is None:
@@ -181,6 +218,16 @@ class Biller:
             else:
                 self._times[day] = start + _NOON_SECONDS
         return self._times[day]
+
+
+def price_data_of(prices: PriceList) -> PriceData:
+    """Return where prices come from."""
+    return PriceData(
+        list_version=prices.data_version,
+        list_date=prices.data_date,
+        has_own_prices=prices.has_own,
+        own_date=prices.own_date,
+    )
 
 
 def _rounded(usd: float | None) -> float | None:

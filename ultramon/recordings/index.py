@@ -149,18 +149,23 @@ class TranscriptIndex:
                 yield Unreadable(path, _UNKNOWN_FORM if found.st_size else "empty")
 
     def count_copies_once(
-        self, found: Iterable[Summarized], beside: Iterable[Summarized] = ()
+        self,
+        found: Iterable[Summarized],
+        beside: Iterable[Summarized] = (),
+        known: Callable[[TranscriptSummary], int] = lambda summary: 0,
     ) -> Iterator[Summarized | Unreadable]:
         """Yield the same transcripts, each without what it has copied from another one.
 
         Args:
             found: Transcripts as `summarize` yields them.
             beside: Others that they may be copied from, which are not yielded.
+            known: Returns how many of its first replies a transcript is known to have copied from
+                one that may be gone.
         """
         found = list(found)
         copied = copied_keys((one.path, one.summary) for one in (*beside, *found))
         for one in found:
-            count = copied.get(one.path, 0)
+            count = max(copied.get(one.path, 0), known(one.summary))
             if count == one.summary.copied:
                 yield one
                 continue

@@ -16,6 +16,7 @@ from ultramon.hosts.transcripts.records import (
     Boundary,
     Broken,
     Content,
+    LimitReached,
     Overflow,
     Report,
     Returned,
@@ -26,6 +27,7 @@ from ultramon.recordings.reply_keys import COMPACTION, MAX_KEYS, reply_key
 from ultramon.recordings.series import Series
 from ultramon.recordings.usage import (
     MAYBE_READ_AGAIN,
+    PLAN_HIT,
     READ_AGAIN,
     RESTART,
     SPENT,
@@ -275,6 +277,10 @@ class Summarizer:
                 return
             self._compact(record.post_tokens)
             self._follower.on_boundary(record)
+        elif isinstance(record, LimitReached):
+            self._flush()
+            if not is_copy:
+                self._usage.add(PLAN_HIT, day_of(record.at), summary.model, TokenUsage())
         elif isinstance(record, Billed):
             self._flush()
             if not is_copy:

@@ -12,7 +12,7 @@ from datetime import date, datetime
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 from ultramon.context.limits import resolve_limit
-from ultramon.recordings.bills import Bill, Biller, CostFacts
+from ultramon.recordings.bills import Bill, Biller, CostFacts, PriceData, price_data_of
 from ultramon.recordings.index import Summarized
 from ultramon.state.models import Model, utc
 from ultramon.state.record import StateRecord
@@ -131,19 +131,6 @@ class UnreadableFile(Model):
 
     path: str | None
     reason: str
-
-
-class PriceData(Model):
-    """Where prices come from."""
-
-    list_version: str
-    """The package of the list prices, with its version."""
-    list_date: date | None
-    """The day of the newest change that the list prices know of."""
-    has_own_prices: bool
-    """Whether a file of prices was given, which wins."""
-    own_date: date | None
-    """Since when its prices hold, as it says."""
 
 
 class Survey(CostFacts):
@@ -358,7 +345,7 @@ def survey(
         by_day=_days(sessions),
         worst_sessions=tuple(_facts(one, names, shortest) for one in worst[:WORST_SESSIONS]),
         dearest_sessions=tuple(_facts(one, names, shortest) for one in dearest[:WORST_SESSIONS]),
-        price_data=None if prices is None else _price_data(prices),
+        price_data=None if prices is None else price_data_of(prices),
         broken_lines=sum(one.total("broken_lines") for one in sessions),
         unreadable=tuple(unreadable),
         older_transcripts=older_transcripts,
@@ -383,15 +370,6 @@ def limit_of(summary: TranscriptSummary, config: ContextConfig) -> int | None:
 
 def _dearest_first(session: _Session) -> tuple[float, float]:
     return -session.bill.cost.usd, -session.ended_at
-
-
-def _price_data(prices: PriceList) -> PriceData:
-    return PriceData(
-        list_version=prices.data_version,
-        list_date=prices.data_date,
-        has_own_prices=prices.has_own,
-        own_date=prices.own_date,
-    )
 
 
 def _models(sessions: Iterable[_Session]) -> tuple[ModelUse, ...]:

@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from ultramon.context.token_usage import TokenUsage, size_class
 from ultramon.hosts.transcripts.records import Billed
-from ultramon.recordings.reply_keys import COMPACTION
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -15,7 +14,8 @@ if TYPE_CHECKING:
     from ultramon.hosts.transcripts.records import Report
 
 SPENT = ""
-"""What requests cost. The other kinds are parts of it, or events: `COMPACTION` and `RESTART`."""
+"""What requests cost. The other kinds are parts of it, or events, as `RESTART` and
+`ultramon.recordings.reply_keys.COMPACTION`."""
 READ_AGAIN = "again"
 """Part of `SPENT`: behind a compaction or restart, input that no cache held, and the request that
 wrote the summary where it is recorded."""
@@ -24,7 +24,8 @@ MAYBE_READ_AGAIN = "maybe"
 it would have been from a cache, which is no part of `SPENT`."""
 RESTART = "restart"
 """An event: how often a conversation began with the work of an earlier one."""
-EVENTS = (COMPACTION, RESTART)
+PLAN_HIT = "plan_hit"
+"""An event: how often a request was refused because a usage limit was reached."""
 MAX_PARTS = 500
 """Of one transcript; what comes later counts as of an unknown model."""
 _MAX_MODEL_CHARS = 120

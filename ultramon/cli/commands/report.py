@@ -14,6 +14,8 @@ from ultramon.cli.output import plural, print_json, say, say_by_reason
 from ultramon.cli.selection import json_option
 
 if TYPE_CHECKING:
+    from ultramon.recordings.daily_sums import DailySums
+    from ultramon.recordings.index import Summarized, Unreadable
     from ultramon.recordings.survey import Survey
 
 _DAYS = 30
@@ -43,6 +45,11 @@ _PATIENCE_FILES = 25
     metavar="FILE",
     help="A TOML file of prices that you pay; else, and for other models, list prices.",
 )
+@click.option(
+    "--by",
+    type=click.Choice(["day", "week", "month"]),
+    help="List what each day, week or month cost, of transcripts that are gone too.",
+)
 @click.option("--anonymous", is_flag=True, help="Number projects and files instead of naming them.")
 @json_option
 def command(
@@ -51,6 +58,7 @@ def command(
     days: int | None,
     html_file: str | None,
     prices_file: str | None,
+    by: str | None,
     anonymous: bool,
     json: bool,
 ) -> None:
@@ -62,9 +70,14 @@ def command(
     these instead.
 
     Costs are list prices times the tokens that the provider counted, not your bill. Nothing leaves
-    the machine. What was read is kept in the user's cache directory, so that the
-    next report is quick.
+    the machine. What was read is kept in the user's cache directory, so that the next report is
+    quick, and what each day cost in tokens in the state directory, for ever.
     """
+    if by is not None:
+        if html_file is not None:
+            raise click.UsageError("--by writes no page: it goes with the screen and --json")
+        _report_periods(paths, days, by, prices_file, is_anonymous=anonymous, as_json=json)
+        return
     if days is None and not paths:
         days = _DAYS
     found = _survey(paths, days, prices_file)
@@ -91,13 +104,77 @@ def command(
 def _survey(paths: tuple[str, ...], days: int | None, prices_file: str | None) -> Survey:
     from ultramon.context.config import ContextConfig
     from ultramon.prices.price_list import open_prices
-    from ultramon.recordings.clients import client_files, sources_of, split_by_age
-    from ultramon.recordings.index import Summarized, TranscriptIndex, Unreadable, index_path
-    from ultramon.recordings.recordings import files_of
     from ultramon.recordings.survey import survey
 
     prices = open_prices(prices_file)
     now = time.time()
+    with _daily_sums(paths) as sums:
+        found, older = _read(paths, days, now, sums)
+    return survey(
+        found,
+        ContextConfig().without_project,  # the report is about all projects
+        now=now,
+        days=days,
+        older_transcripts=older,
+        by_id=not paths,
+        prices=prices,
+    )
+
+
+def _report_periods(
+    paths: tuple[str, ...],
+    days: int | None,
+    by: str,
+    prices_file: str | None,
+    *,
+    is_anonymous: bool,
+    as_json: bool,
+) -> None:
+    from ultramon.prices.price_list import open_prices
+    from ultramon.recordings.daily_sums import anonymous
+    from ultramon.recordings.index import Unreadable
+
+    prices = open_prices(prices_file)
+    now = time.time()
+    with _daily_sums(paths) as sums:
+        read, older = _read(paths, days, now, sums)
+        found = sums.report(by, prices, now=now, days=days)
+    if is_anonymous:
+        found = anonymous(found)
+    if as_json:
+        print_json(found.model_dump(mode="json", by_alias=True))
+    elif found.periods:
+        from ultramon.cli.views.period_table import print_periods
+
+        print_periods(found)
+    unreadable = [one for one in read if isinstance(one, Unreadable)]
+    hidden = [("a file", "cannot be read")] * len(unreadable)
+    named = [(one.path, one.reason) for one in unreadable]
+    say_by_reason("left out", hidden if is_anonymous else named)
+    if not found.periods:
+        within = "" if days is None else f" in the last {plural(days, 'day')}"
+        say(f"no day with a reply{within}")
+    elif older:
+        say(f"{plural(older, 'older transcript')} not read anew")
+
+
+def _daily_sums(paths: tuple[str, ...]) -> DailySums:
+    """Open the daily sums; of named files they hold nothing else, and nothing is kept."""
+    from ultramon.recordings.daily_sums import FILE_NAME, DailySums
+    from ultramon.system.environment import state_directory
+
+    return DailySums(None if paths else os.path.join(state_directory(), FILE_NAME))
+
+
+def _read(
+    paths: tuple[str, ...], days: int | None, now: float, sums: DailySums
+) -> tuple[list[Summarized | Unreadable], int]:
+    """Read transcripts into the sums; return them, and how many were too old to be read."""
+    from ultramon.recordings.clients import client_files, sources_of, split_by_age
+    from ultramon.recordings.daily_sums import key_of
+    from ultramon.recordings.index import Summarized, TranscriptIndex, Unreadable, index_path
+    from ultramon.recordings.recordings import files_of
+
     unreadable: list[Unreadable] = []
 
     def refuse(error: OSError) -> None:
@@ -121,20 +198,20 @@ def _survey(paths: tuple[str, ...], days: int | None, prices_file: str | None) -
         unreadable += [one for one in read if isinstance(one, Unreadable)]
         beside = [*index.kept(older), *index.summarize(sources_of(summarized, older))]
         sources = [one for one in beside if isinstance(one, Summarized)]
-        found = list(index.count_copies_once(summarized, sources))
+        copied = sums.copied()
+        found = list(
+            index.count_copies_once(
+                summarized, sources, lambda summary: copied.get(key_of(summary), 0)
+            )
+        )
+        sums.take(one for one in found if isinstance(one, Summarized))
         if not paths:
             index.forget_missing()
     if index.problem is not None:
         say(f"Warning: nothing is kept for the next report: {index.problem}")
-    return survey(
-        [*unreadable, *found],
-        ContextConfig().without_project,  # the report is about all projects
-        now=now,
-        days=days,
-        older_transcripts=len(older),
-        by_id=not paths,
-        prices=prices,
-    )
+    if sums.problem is not None:
+        say(f"Warning: what the days cost is not kept: {sums.problem}")
+    return [*unreadable, *found], len(older)
 
 
 class _Patience:

@@ -37,7 +37,7 @@ def report_page(found: Survey) -> str:
     thrown = f"tokens thrown away by {plural(found.compactions, 'compaction')}"
     near = f"subagents ended within {(1 - found.near_limit_ratio) * 100:.0f} % of their limit"
     numbers = [
-        _number(_cost(found), price_words(found) or "no prices"),
+        _number(_cost(found), price_words(found.price_data) or "no prices"),
         _number(f"{found.sessions_compacted:,}", f"of {sessions} compacted"),
         _number(f"≥ {short_tokens(found.discarded_tokens)}", thrown),
         _number(f"{found.subagents_empty:,}", f"of {subagents} came back empty"),

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
     from rich.table import Table
 
-    from ultramon.recordings.bills import CostFacts
+    from ultramon.recordings.bills import CostFacts, PriceData
     from ultramon.recordings.survey import SessionFacts, Share, Survey
 
 SOURCE_NAMES = {
@@ -50,7 +50,7 @@ def print_report(found: Survey) -> None:
     from rich.text import Text
 
     console = make_console()
-    title, source = title_of(found), price_words(found)
+    title, source = title_of(found), price_words(found.price_data)
     facts = facts_of(found, console.width - _NAME_CELLS)
     if source and len(title) + len(source) + len(_SEPARATOR) <= console.width:
         title += _SEPARATOR + source
@@ -82,9 +82,8 @@ def title_of(found: Survey) -> str:
     return _SEPARATOR.join(filter(None, parts))
 
 
-def price_words(found: Survey) -> str:
+def price_words(data: PriceData | None) -> str:
     """Return where the prices come from, empty where nothing is priced."""
-    data = found.price_data
     if data is None:
         return ""
     day = "" if data.list_date is None else f" of {data.list_date.day} {data.list_date:%b}"

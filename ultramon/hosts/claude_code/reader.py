@@ -22,6 +22,7 @@ from ultramon.hosts.transcripts.records import (
     Billed,
     Boundary,
     Content,
+    LimitReached,
     Overflow,
     Record,
     Report,
@@ -45,6 +46,7 @@ _MESSAGE_TYPE_BYTES = tuple(name.encode() for name in _MESSAGE_TYPES)
 _TEXT_KEYS = ("text", "content", "file", "prompt")
 _FILE_KEYS = ("file_path", "notebook_path")
 _NO_PARENT = "none"
+_LIMIT_REACHED = "rate_limit"
 _USUAL_SPEED = "standard"
 _BILLED_ITERATIONS = ("message", "fallback_message", "compaction")
 _MOST_USD = 1e6
@@ -246,7 +248,10 @@ class LineReader(TranscriptReader):
     def _read_reply(self, entry: JsonObject, at: float | None) -> list[Record]:
         message = _message(entry)
         if message.get("model") == "<synthetic>":
-            return [Overflow(at)] if error_of(entry) == OVERFLOW else []
+            error = error_of(entry)
+            if error == OVERFLOW:
+                return [Overflow(at)]
+            return [LimitReached(at)] if error == _LIMIT_REACHED else []
         content = message.get("content")
         blocks = content if isinstance(content, list) else [content]
         for block in blocks:

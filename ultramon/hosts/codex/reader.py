@@ -20,6 +20,7 @@ from ultramon.hosts.transcripts.records import (
     Billed,
     Boundary,
     Content,
+    LimitReached,
     Overflow,
     Record,
     Report,
@@ -263,6 +264,8 @@ class LineReader(TranscriptReader):
             error = payload.get("error")
             reason = error.get("codex_error_info") if isinstance(error, dict) else None
             ended = Returned(None, bool(text_or_none(payload.get("last_agent_message"))), at)
+            if reason == "usage_limit_exceeded":
+                return (LimitReached(at), ended)
             return (Overflow(at), ended) if reason == "context_window_exceeded" else (ended,)
         info = payload.get("info")
         if kind != "token_count" or not isinstance(info, dict):

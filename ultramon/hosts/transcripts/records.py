@@ -169,6 +169,16 @@ class Billed(Record):
     speed: str | None = None
 
 
+class LimitReached(Record):
+    """A request was refused because a usage limit was reached, of a plan or of a provider.
+
+    Attributes:
+        at: Seconds since 1970 (UTC), or None when the line has no readable time.
+    """
+
+    at: float | None
+
+
 class Boundary(Record):
     """A compaction: what was read before describes a window that no longer exists.
 
