@@ -25,6 +25,7 @@ from ultramon.hosts.transcripts.records import (
 )
 from ultramon.recordings.reply_keys import COMPACTION, MAX_KEYS, reply_key
 from ultramon.recordings.series import Series
+from ultramon.recordings.spending import SpendingSums, quarter_of
 from ultramon.recordings.usage import (
     MAYBE_READ_AGAIN,
     PLAN_HIT,
@@ -91,6 +92,8 @@ class TranscriptSummary:
         compaction_points: Indices into `points` where a window was emptied.
         usage: What its requests cost in tokens: JSON of `ultramon.recordings.usage.UsagePart`,
             without what was copied.
+        spending: The same requests by quarters of an hour, likewise; see
+            `ultramon.recordings.spending`.
     """
 
     host: str
@@ -121,6 +124,7 @@ class TranscriptSummary:
     points: list[int] = field(default_factory=list)
     compaction_points: list[int] = field(default_factory=list)
     usage: list[list[Any]] = field(default_factory=list)
+    spending: list[list[Any]] = field(default_factory=list)
 
     def to_json(self) -> dict[str, Any]:
         """Return the facts by name."""
@@ -184,6 +188,7 @@ class Summarizer:
         self._inherited = 0
         """Tokens of the present window that were copied with it."""
         self._usage = UsageSums(summary.usage)
+        self._spending = SpendingSums(summary.spending)
         self._billed: tuple[Report, bool] | None = None
         """The last report that was billed, and whether its input had been read before."""
         self._reads_again: str | None = None
@@ -380,15 +385,28 @@ class Summarizer:
                 cost_usd=cost_usd,
                 count=count,
             )
+        self._spending.add(
+            SPENT,
+            quarter_of(report.at),
+            _model_of(report),
+            usage,
+            request_tokens=report.tokens,
+            speed=report.speed,
+            cost_usd=report.cost_usd,
+            count=count,
+        )
 
     def _bill_beside(self, record: Billed) -> None:
         """Add a request that is no reading of the window."""
         usage, day = usage_of(record), day_of(record.at)
         self._is_summary_billed = self._is_summary_billed or record.is_summary
-        for kind in (SPENT, READ_AGAIN) if record.is_summary else (SPENT,):
-            self._usage.add(
+        parts = [(self._usage, SPENT, day), (self._spending, SPENT, quarter_of(record.at))]
+        if record.is_summary:
+            parts.append((self._usage, READ_AGAIN, day))
+        for sums, kind, period in parts:
+            sums.add(
                 kind,
-                day,
+                period,
                 record.model,
                 usage,
                 request_tokens=usage.input_side_tokens,

@@ -76,6 +76,8 @@ class UsageSums:
         rows: Of a sum so far, which is continued in place: JSON of `UsagePart`.
     """
 
+    MOST = MAX_PARTS
+
     def __init__(self, rows: list[list[Any]]) -> None:
         self._rows = rows
         self._by_key = {tuple(row[:_KEY_FIELDS]): row for row in rows}
@@ -97,7 +99,9 @@ class UsageSums:
         key = (kind, day, name, size_class(request_tokens), speed, cost_usd is not None)
         row = self._by_key.get(key)
         if row is None:
-            if len(self._rows) >= MAX_PARTS:
+            if len(self._rows) >= self.MOST:
+                self._make_room()
+            if len(self._rows) >= self.MOST:
                 key = (kind, "", None, 0, None, False)
                 row = self._by_key.get(key)
             if row is None:
@@ -108,6 +112,20 @@ class UsageSums:
             row[at] += count * tokens
         row[-2] += count
         row[-1] += count * (cost_usd or 0.0)
+
+    def _make_room(self) -> None:
+        """Merge rows, in sums that may lose detail."""
+
+    def _merge(self, rows: Iterable[list[Any]]) -> None:
+        """Begin anew with rows, of which several may have one key."""
+        merged: dict[tuple[Any, ...], list[Any]] = {}
+        for row in rows:
+            known = merged.setdefault(tuple(row[:_KEY_FIELDS]), row)
+            if known is not row:
+                for at in range(_KEY_FIELDS, len(row)):
+                    known[at] += row[at]
+        self._rows[:] = merged.values()
+        self._by_key = merged
 
 
 def parts_of(rows: Iterable[list[Any]]) -> list[UsagePart]:
