@@ -25,6 +25,7 @@ if TYPE_CHECKING:
         SessionEnd,
         TranscriptIdentity,
     )
+    from ultramon.hosts.transcripts.stored import StoredTranscript
     from ultramon.state.stored_plan import TaskReport
     from ultramon.system.findings import Finding
 
@@ -354,6 +355,22 @@ class Transcripts:
             OSError: It cannot be read.
         """
         return iter(())
+
+    def transcripts_in(self, path: str) -> list[str] | None:
+        """Return the transcripts in a file of this host that holds many; None = it is none.
+
+        Each is named ``<file>/<id>``, see `ultramon.hosts.transcripts.stored`.
+        """
+        return None
+
+    def find_stored(self, path: str) -> StoredTranscript | None:
+        """Return one of the transcripts of such a file, by its name; None = it is not this host's.
+
+        Raises:
+            OSError: The file cannot be read.
+            ValueError: It is no regular file, or of an unknown version.
+        """
+        return None
 
     def read_transcript(self, lines: Iterable[bytes]) -> Iterator[Record]:
         """Yield the facts of one agent's transcript; never raises, whatever the bytes."""

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from ultramon.hosts.registry import find_hosts
 from ultramon.recordings.recordings import files_of, find_recordings
+from ultramon.recordings.stored import stamp_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -36,7 +37,7 @@ def find_by_id(name: str, environ: Mapping[str, str]) -> list[str]:
         name: At least four characters of the id of a session or subagent.
         environ: As for `client_files`.
     """
-    if len(name) < _LEAST_ID_CHARS or not name.replace("-", "").isalnum():
+    if len(name) < _LEAST_ID_CHARS or not name.replace("-", "").replace("_", "").isalnum():
         return []
     paths = list(client_files(environ))
     found = [path for path in paths if f"-{name}" in f"-{os.path.basename(path)}"]
@@ -95,8 +96,9 @@ def sources_of(found: Iterable[Summarized], others: Iterable[str]) -> list[str]:
 
 def _changed_at(path: str) -> float:
     try:
-        return os.stat(path).st_mtime
-    except OSError:
+        stamp = stamp_of(path, follow_links=True)
+        return float("inf") if stamp is None else stamp[2] / 1e9
+    except (OSError, ValueError):
         return float("inf")  # counts as recent: reading it says what is wrong
 
 

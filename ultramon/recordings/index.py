@@ -9,7 +9,6 @@ from __future__ import annotations
 import json
 import os
 import sqlite3
-import stat
 import zlib
 from contextlib import suppress
 from typing import TYPE_CHECKING, BinaryIO, NamedTuple
@@ -17,9 +16,11 @@ from typing import TYPE_CHECKING, BinaryIO, NamedTuple
 from ultramon.errors import ConfigurationError, StateError
 from ultramon.hosts.registry import find_host
 from ultramon.hosts.transcripts.jsonl import bounded_lines, read_lines, whole_lines
+from ultramon.hosts.transcripts.stored import file_of
 from ultramon.recordings.copies import copied_keys
-from ultramon.recordings.packed import damage_of, is_packed, open_recording, plain_name
+from ultramon.recordings.packed import damage_of, is_read_on, open_recording, plain_name
 from ultramon.recordings.recordings import HEAD_BYTES, host_of
+from ultramon.recordings.stored import stamp_of
 from ultramon.recordings.summary import Summarizer, TranscriptSummary
 from ultramon.system.files import delete_quietly, make_private_directory, open_private
 from ultramon.version import __version__
@@ -129,10 +130,10 @@ class TranscriptIndex:
         """
         for path in paths:
             try:
-                found = os.lstat(path)
-                if not stat.S_ISREG(found.st_mode):
+                found = stamp_of(path)
+                if found is None:
                     continue
-                stamp = _Stamp(path, found.st_ino, found.st_size, found.st_mtime_ns)
+                stamp = _Stamp(path, *found)
                 summary = self._kept(stamp)
                 if summary is _UNKNOWN:
                     on_read(path)
@@ -146,7 +147,7 @@ class TranscriptIndex:
             if isinstance(summary, TranscriptSummary):
                 yield Summarized(path, summary)
             elif names_others:
-                yield Unreadable(path, _UNKNOWN_FORM if found.st_size else "empty")
+                yield Unreadable(path, _UNKNOWN_FORM if stamp.size else "empty")
 
     def count_copies_once(
         self,
@@ -171,9 +172,10 @@ class TranscriptIndex:
                 continue
             try:
                 # The size is taken anew: the file may have grown since it was summed up.
-                stat_ = os.lstat(one.path)
-                stamp = _Stamp(one.path, stat_.st_ino, stat_.st_size, stat_.st_mtime_ns)
-                summary = self._read(stamp, count)
+                found_now = stamp_of(one.path)
+                summary = (
+                    None if found_now is None else self._read(_Stamp(one.path, *found_now), count)
+                )
             except (OSError, ValueError) as error:
                 yield Unreadable(one.path, str(error))
                 continue
@@ -190,7 +192,11 @@ class TranscriptIndex:
 
     def forget_missing(self) -> None:
         """Forget the files that are no longer there."""
-        gone = [(os.fsencode(path),) for path in self._known if not os.path.lexists(path)]
+        gone = [
+            (os.fsencode(path),)
+            for path in self._known
+            if not os.path.lexists(file_of(path) or path)
+        ]
         if gone and self._connection is not None:
             self._store()
             with suppress(sqlite3.Error), self._connection:
@@ -227,7 +233,7 @@ class TranscriptIndex:
             return _UNKNOWN
 
     def _read(self, stamp: _Stamp, copied: int = 0) -> TranscriptSummary | None:
-        if is_packed(stamp.path):
+        if is_read_on(stamp.path):
             read = _read_packed(stamp.path, copied)
         else:
             with open_recording(stamp.path) as stream:
@@ -381,7 +387,7 @@ def _summary_of(host: Host, path: str, stream: BinaryIO) -> TranscriptSummary:
 
 
 def _read_packed(path: str, copied: int) -> _Read:
-    """Read a compressed transcript as a whole: it is not written any more."""
+    """Read a transcript as a whole that cannot be read from the middle on."""
     try:
         with open_recording(path) as stream:
             host = host_of(stream.read(HEAD_BYTES))

@@ -1,4 +1,4 @@
-"""Recordings that a host or a person has compressed, read as what they hold.
+"""Recordings that a host or a person has compressed, or that lie in one file with others.
 
 Codex packs rollouts that were not used for days. Zstandard comes with Python from 3.14 on, before
 that with the extra ``zstd``.
@@ -12,6 +12,8 @@ from typing import BinaryIO, cast
 
 from ultramon.hosts.transcripts.files import PACKED_SUFFIXES
 from ultramon.hosts.transcripts.jsonl import open_transcript
+from ultramon.hosts.transcripts.stored import file_of
+from ultramon.recordings.stored import find_stored
 
 _MAX_WINDOW_BYTES = 128 * 1024 * 1024
 """Of memory for one file, whatever it asks for."""
@@ -26,6 +28,11 @@ def is_packed(path: str) -> bool:
     return path.endswith(PACKED_SUFFIXES)
 
 
+def is_read_on(path: str) -> bool:
+    """Return whether a recording can only be read from its beginning on, as one that is packed."""
+    return is_packed(path) or file_of(path) is not None
+
+
 def plain_name(path: str) -> str:
     """Return the name of a recording without its folder and without what its packing added."""
     name = os.path.basename(path)
@@ -35,12 +42,15 @@ def plain_name(path: str) -> str:
 
 
 def open_recording(path: str) -> BinaryIO:
-    """Open a recording for reading from its beginning; a packed one can only be read on.
+    """Open a recording for reading from its beginning; see `is_read_on`.
 
     Raises:
         OSError: It is not there, or not readable.
         ValueError: It is no regular file, or is packed in a way that cannot be read here.
     """
+    stored = find_stored(path)
+    if stored is not None:
+        return stored.open()
     fd, _ = open_transcript(path)
     stream = open(fd, "rb")  # noqa: SIM115 - the caller closes it
     if not is_packed(path):

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import codecs
 import os
-import stat
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any, BinaryIO, NamedTuple
 
@@ -18,7 +17,8 @@ from ultramon.hosts.transcripts.jsonl import (
     token_count,
 )
 from ultramon.hosts.transcripts.records import Content, Record, Report
-from ultramon.recordings.packed import PackedError, is_packed, open_recording, plain_name
+from ultramon.recordings.packed import is_read_on, open_recording, plain_name
+from ultramon.recordings.stored import stamp_of, transcripts_in
 from ultramon.system.timestamps import parse_time
 
 if TYPE_CHECKING:
@@ -108,6 +108,8 @@ def find_recordings(paths: Iterable[str]) -> Found:
 def files_of(path: str, on_error: Callable[[OSError], None] | None = None) -> Iterator[str]:
     """Yield the files below a directory; of a session's transcript also those of its subagents.
 
+    A file that holds several transcripts gives each of them.
+
     Args:
         path: A file or a directory.
         on_error: Called for each folder that cannot be listed.
@@ -115,32 +117,40 @@ def files_of(path: str, on_error: Callable[[OSError], None] | None = None) -> It
     if os.path.isdir(path):
         yield from files_below(path, on_error=on_error)
     else:
-        yield path
-        with suppress(OSError, PackedError):  # reading the session's own says what is wrong
-            if stat.S_ISREG(os.stat(path).st_mode):
+        several = _several_in(path)
+        yield from several or [path]
+        with suppress(OSError, ValueError):  # reading the session's own says what is wrong
+            if not several and stamp_of(path, follow_links=True) is not None:
                 with _open(path) as stream:
                     host = host_of(stream.read(HEAD_BYTES))
                 if host is not None:
                     yield from host.transcripts.subagent_transcripts(path)
 
 
+def _several_in(path: str) -> list[str]:
+    try:
+        return transcripts_in(path) if stamp_of(path, follow_links=True) else []
+    except (OSError, ValueError):
+        return []
+
+
 def _recognise(path: str) -> Recording | Skipped:
     try:
         # Asked before opening: a pipe without a writer would block for ever.
-        if not stat.S_ISREG(os.stat(path).st_mode):
+        if stamp_of(path, follow_links=True) is None:
             return Skipped(path, "not a regular file")
         with _open(path) as stream:
             head = stream.read(HEAD_BYTES)
             return _recognise_head(path, head)
     except OSError as error:
         return Skipped(path, f"cannot be read: {error.strerror}")
-    except PackedError as error:
+    except ValueError as error:
         return Skipped(path, str(error))
 
 
 def _open(path: str) -> BinaryIO:
-    # A recording that somebody names may be a link; one that is packed may not.
-    return open_recording(path) if is_packed(path) else open(path, "rb")
+    # A recording that somebody names may be a link; one that cannot be read at once may not.
+    return open_recording(path) if is_read_on(path) else open(path, "rb")
 
 
 def _recognise_head(path: str, head: bytes) -> Recording | Skipped:

@@ -1,0 +1,61 @@
+"""Transcripts that lie in one file with others, found by asking the hosts for them."""
+
+from __future__ import annotations
+
+import os
+import stat
+from typing import TYPE_CHECKING
+
+from ultramon.hosts.registry import find_hosts
+from ultramon.hosts.transcripts.stored import file_of
+
+if TYPE_CHECKING:
+    from ultramon.hosts.transcripts.stored import StoredTranscript
+
+Stamp = tuple[int, int, int]
+"""Inode, size, and when it changed, nanoseconds: another one after each change."""
+
+
+def find_stored(path: str) -> StoredTranscript | None:
+    """Return a transcript that a file holds among others; None = it is a file of its own.
+
+    Raises:
+        OSError: The file cannot be read, or holds none of that name.
+        ValueError: The file is of a version that its host does not know.
+    """
+    if file_of(path) is None:
+        return None
+    for host in find_hosts().usable:
+        found = host.transcripts.find_stored(path)
+        if found is not None:
+            return found
+    raise FileNotFoundError(2, "no session of that name", path)
+
+
+def transcripts_in(path: str) -> list[str]:
+    """Return the transcripts that a file holds; empty where it is none that holds several."""
+    for host in find_hosts().usable:
+        found = host.transcripts.transcripts_in(path)
+        if found is not None:
+            return found
+    return []
+
+
+def stamp_of(path: str, *, follow_links: bool = False) -> Stamp | None:
+    """Return what changes when a transcript does; None = it is no regular file.
+
+    Args:
+        path: A file, or a transcript in one.
+        follow_links: Whether a link is what it leads to.
+
+    Raises:
+        OSError: It is not there, or cannot be read.
+        ValueError: As `find_stored`.
+    """
+    stored = find_stored(path)
+    if stored is not None:
+        return 0, stored.size, stored.changed_ms * 1_000_000
+    found = os.stat(path, follow_symlinks=follow_links)
+    if not stat.S_ISREG(found.st_mode):
+        return None
+    return found.st_ino, found.st_size, found.st_mtime_ns
