@@ -1,0 +1,291 @@
+"""The sessions in opencode's database, read as records."""
+
+import json
+import os
+import sqlite3
+
+import pytest
+from helpers.opencode_session import plant, session_id
+from hypothesis import given
+from hypothesis import strategies as st
+
+from ultramon.hosts.opencode.reader import identify, looks_like_transcript, read_transcript
+from ultramon.hosts.opencode.transcripts import TRANSCRIPTS
+from ultramon.hosts.transcripts.jsonl import bounded_lines
+from ultramon.hosts.transcripts.records import (
+    OVERFLOW,
+    Billed,
+    Boundary,
+    Broken,
+    Content,
+    Overflow,
+    Record,
+    Report,
+    Returned,
+    SessionEnd,
+)
+
+MAIN, PART_A, PART_B = (30_070, 33_040, 35_020), (61_030, 88_025), (12_030, 15_025)
+
+
+@pytest.fixture
+def path(tmp_path):
+    """Where a database lies."""
+    return tmp_path / "data" / "opencode.db"
+
+
+def lines_of(path, name):
+    stored = TRANSCRIPTS.find_stored(str(path / name))
+    with stored.open() as stream:
+        return list(bounded_lines(stream))
+
+
+def records_of(path, title="", *, is_subagent=False):
+    name = session_id(path, title, is_subagent=is_subagent)
+    return list(read_transcript(lines_of(path, name)))
+
+
+def totals(records):
+    return [one.tokens + one.output_tokens for one in records if isinstance(one, Report)]
+
+
+@pytest.mark.parametrize(
+    ("name", "expected"),
+    [
+        ("plain_then_continue", [22_040, 110_090, 160_033, 40_020, 41_015]),
+        ("subagents", [*MAIN]),
+        ("compaction", [60_040, 91_950, 92_020, 9_060, 9_533]),
+        ("overflow_compacted", [60_040, 9_533]),
+        ("overflow_failed", [60_040]),
+        ("killed_then_continued", [52_040, 40_020, 41_015]),
+        ("aborted_by_plugin", []),
+    ],
+)
+def test_a_reading_is_the_total_that_the_client_shows(path, name, expected):
+    """A reply that was cut has none, and the size of the summarising request is none."""
+    plant(path, name)
+    assert totals(records_of(path)) == expected
+
+
+def test_a_subagent_is_a_session_of_its_own(path):
+    """With its own numbers, named after the session that has launched it."""
+    plant(path, "subagents")
+    main = session_id(path)
+    for title, expected in (("first part", PART_A), ("second part", PART_B)):
+        name = session_id(path, title, is_subagent=True)
+        assert totals(records_of(path, title, is_subagent=True)) == [*expected]
+        identity = identify(lines_of(path, name))
+        assert (identity.session_id, identity.agent_id) == (main, name)
+    first = session_id(path, "first part", is_subagent=True)
+    second = session_id(path, "second part", is_subagent=True)
+    paths = [str(path / one) for one in (main, first, second)]
+    assert TRANSCRIPTS.transcripts_in(str(path)) == paths
+    assert list(TRANSCRIPTS.subagent_transcripts(paths[0])) == paths[1:]
+    assert list(TRANSCRIPTS.subagent_transcripts(paths[1])) == []
+
+
+def test_a_session_says_whose_it_is(path):
+    """Model, directory and begin."""
+    plant(path, "compaction")
+    name = session_id(path)
+    identity = identify(lines_of(path, name))
+    assert (identity.session_id, identity.agent_id, identity.model) == (name, None, "fake-1")
+    assert (identity.project, identity.began_at) == ("/home/user/project", 1_795_596_862.789)
+
+
+def test_a_launcher_says_whether_it_got_a_text(path):
+    """An aborted subagent gave none."""
+    plant(path, "subagent_aborted_by_plugin")
+    returned = [one for one in records_of(path) if isinstance(one, Returned)]
+    names = [session_id(path, f"{one} part", is_subagent=True) for one in ("first", "second")]
+    assert [(one.agent_id, one.has_text) for one in returned] == [
+        *zip(names, (True, False), strict=True)
+    ]
+
+
+def test_a_compaction_is_a_boundary_with_its_cost(path):
+    """The summary is text of the new window."""
+    plant(path, "compaction")
+    records = records_of(path)
+    (boundary,) = [one for one in records if isinstance(one, Boundary)]
+    assert (boundary.trigger, boundary.post_tokens) == ("auto", None)
+    (billed,) = [one for one in records if isinstance(one, Billed)]
+    assert (billed.billed, billed.is_summary) == ((2_500, 90_000, 0, 0, 410), True)
+    (summary,) = [one for one in records if getattr(one, "source", "") == "summary"]
+    assert summary.text.startswith("## Goal")
+
+
+@pytest.mark.parametrize("name", ["overflow_compacted", "overflow_failed"])
+def test_a_refused_request_is_an_overflow(path, name):
+    """Whether the client compacts then, or the session ends."""
+    plant(path, name)
+    assert len([one for one in records_of(path) if isinstance(one, Overflow)]) == 1
+
+
+def test_texts_are_what_filled_the_window(path):
+    """Calls and replies are in the count of their reply, results come after it."""
+    plant(path, "subagents")
+    records = records_of(path, "second part", is_subagent=True)
+    found = [(one.source, one.counted) for one in records if isinstance(one, Content)]
+    assert found == [
+        ("user", False),
+        ("assistant", True),
+        ("tool:read", False),
+        ("assistant", True),
+    ]
+    (result,) = [one for one in records if getattr(one, "source", "") == "tool:read"]
+    assert result.file == "a.txt"
+
+
+def last(path, title="", *, is_subagent=False):
+    name = session_id(path, title, is_subagent=is_subagent)
+    return TRANSCRIPTS.read_last_reading(str(path / name), is_subagent=is_subagent)
+
+
+def test_the_last_reading_is_that_of_the_last_reply(path):
+    """With its text."""
+    plant(path, "plain_then_continue")
+    reading = last(path)
+    assert (reading.report.tokens, reading.report.output_tokens) == (41_000, 15)
+    assert (reading.text, reading.error, reading.compaction_id) == ("Resumed.", None, None)
+    replies = TRANSCRIPTS.read_last_replies(str(path / session_id(path)), is_subagent=False)
+    assert [report.tokens for report, _ in replies] == [41_000, 40_000]
+
+
+def test_nothing_is_known_between_a_summary_and_the_next_reply(path):
+    """The last reading is of the window before: the state begins an epoch by the summary's id."""
+    plant(path, "compaction")
+    with sqlite3.connect(path) as database:
+        query = "SELECT id, time_created FROM message WHERE data LIKE '%\"summary\":true%'"
+        name, at = database.execute(query).fetchone()
+        database.execute("DELETE FROM message WHERE time_created > ?", (at,))
+    database.close()
+    reading = last(path)
+    assert (reading.report, reading.compaction_id) == (None, name)
+    assert reading.compacted_at == 1_795_596_890.644
+
+
+def test_a_session_ends_as_its_last_message_says(path):
+    """A reply that was cut, and one that is running, say nothing of an end."""
+
+    def end(name, title="", *, is_subagent=False):
+        path.unlink(missing_ok=True)
+        plant(path, name)
+        named = session_id(path, title, is_subagent=is_subagent)
+        return TRANSCRIPTS.read_session_end(str(path / named), {})
+
+    assert end("compaction") == SessionEnd(1_795_596_892.85)
+    assert end("overflow_failed") == SessionEnd(1_795_597_119.521, OVERFLOW)
+    assert end("aborted_by_plugin").cuts_turn
+    assert last(path).stopped_at == 1_795_596_744.092
+    with sqlite3.connect(path) as database:
+        database.execute("UPDATE message SET data = json_remove(data, '$.time.completed')")
+    database.close()
+    assert TRANSCRIPTS.read_session_end(str(path / session_id(path)), {}) is None
+
+
+def test_reading_leaves_no_trace_and_sees_what_a_client_has_just_written(path):
+    """A closed database gets no files beside it; of an open one the log of writes counts."""
+    plant(path, "killed_then_continued")
+    before = path.read_bytes()
+    assert last(path).report.tokens == 41_000
+    assert (os.listdir(path.parent), path.read_bytes()) == ([path.name], before)
+    client = sqlite3.connect(path, isolation_level=None)
+    client.execute("BEGIN IMMEDIATE")  # a client in the middle of writing keeps nobody waiting
+    client.execute("UPDATE message SET data = replace(data, ':1000,', ':2000,')")
+    assert last(path).report.tokens == 41_000
+    client.execute("COMMIT")
+    assert last(path).report.tokens == 42_000
+    client.close()
+
+
+def test_what_is_no_database_of_the_client_is_named(path, tmp_path):
+    """Neither another program's, nor one with other columns, nor none."""
+    plant(path, "compaction")
+    name = str(path / session_id(path))
+    with sqlite3.connect(path) as database:
+        database.execute("ALTER TABLE message RENAME COLUMN time_created TO created")
+    database.close()
+    with pytest.raises(ValueError, match="of a version that ultramon does not know"):
+        TRANSCRIPTS.read_last_reading(name, is_subagent=False)
+    other = tmp_path / "other.db"
+    with sqlite3.connect(other) as database:
+        database.execute("CREATE TABLE session (id)")
+    database.close()
+    (tmp_path / "text.db").write_text("text")
+    for file in (other, tmp_path / "text.db"):
+        assert TRANSCRIPTS.transcripts_in(str(file)) is None
+        assert TRANSCRIPTS.find_stored(f"{file}/ses_1") is None
+    with pytest.raises(FileNotFoundError):
+        TRANSCRIPTS.read_last_reading(str(tmp_path / "gone.db" / "ses_1"), is_subagent=False)
+    (tmp_path / "link.db").symlink_to(path)
+    with pytest.raises(ValueError, match="not a regular file"):
+        TRANSCRIPTS.read_last_reading(f"{tmp_path}/link.db/ses_1", is_subagent=False)
+
+
+def test_a_query_is_bounded_by_one_session(path):
+    """Each uses an index, so that a database of many gigabytes costs no more."""
+    from ultramon.hosts.opencode import database as queries
+
+    plant(path, "subagents")
+    asked = []
+    name = session_id(path)
+    with queries.opened(str(path)) as database:
+        database.set_trace_callback(asked.append)
+        list(queries.newest_messages(database, name, 9))
+        list(queries.parts_of(database, "msg_x"))
+        database.execute(queries._CHILDREN, {"id": name}).fetchall()
+        database.execute(queries._ROOT, {"id": name}).fetchall()
+        database.set_trace_callback(None)
+        plans = [database.execute(f"EXPLAIN QUERY PLAN {one}").fetchall() for one in asked]
+    steps = [step[-1].decode() for plan in plans for step in plan]
+    assert len(plans) == 4
+    assert not any(step.startswith("SCAN") and step.split()[1] in {"session", "message", "part"}
+                   for step in steps)  # fmt: skip
+
+
+def test_where_sessions_are_is_what_the_environment_says(path):
+    """Builds of other channels have a database of their own."""
+    data = path.parent / "opencode"
+    plant(data / "opencode.db", "subagents")
+    plant(data / "opencode-beta.db", "compaction")
+    (data / "notes.txt").write_text("")
+    environ = {"XDG_DATA_HOME": str(path.parent)}
+    found = list(TRANSCRIPTS.transcript_files(environ))
+    assert [os.path.dirname(one) for one in found] == [
+        str(data / "opencode-beta.db"),
+        *[str(data / "opencode.db")] * 3,
+    ]
+    assert TRANSCRIPTS.find_transcript(environ, "ses_1") == str(data / "opencode.db" / "ses_1")
+    assert TRANSCRIPTS.find_transcript({"OPENCODE_DB": ":memory:"}, "ses_1") is None
+    assert TRANSCRIPTS.find_transcript({"OPENCODE_DB": "/x.db"}, "ses_1") == "/x.db/ses_1"
+
+
+NAMES = st.sampled_from(
+    ["role", "tokens", "cache", "input", "output", "time", "completed", "created", "summary",
+     "error", "name", "type", "text", "tool", "state", "metadata", "sessionId", "auto", "cost"]
+)  # fmt: skip
+JSON = st.recursive(
+    st.none()
+    | st.booleans()
+    | st.integers()
+    | st.floats(allow_nan=False, allow_infinity=False)
+    | st.text(max_size=9),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(NAMES, inner, max_size=5),
+    max_leaves=12,
+)
+
+
+@given(st.lists(st.tuples(st.sampled_from(["session", "message", "part", "other"]), JSON)))
+def test_no_line_is_too_strange(entries):
+    """Whatever JSON a database holds: records, or a line that could not be read."""
+    lines = [
+        json.dumps({"opencode": kind, "id": "x", "data": data}).encode() for kind, data in entries
+    ]
+    for record in read_transcript(lines):
+        assert isinstance(record, Record)
+        assert not isinstance(record, Broken) or "token count" in record.reason
+    identify(lines)
+    assert looks_like_transcript(b"\n".join([*lines, b""])) == any(
+        kind == "session" for kind, _ in entries
+    )

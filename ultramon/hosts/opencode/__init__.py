@@ -1,0 +1,1 @@
+"""opencode: the events of its plugin, and the database in which it keeps its sessions."""

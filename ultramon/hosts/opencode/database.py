@@ -1,0 +1,177 @@
+"""The host's database, read without writing to it or keeping it from being written.
+
+Loaded late: SQLite would cost a hook 5 ms. Every query goes through an index and is bounded by one
+session, for databases of many gigabytes.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import stat
+from contextlib import closing, contextmanager
+from typing import TYPE_CHECKING, Any
+from urllib.parse import quote
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+MAGIC = b"SQLite format 3\0"
+_BUSY_SECONDS = 0.2
+_TABLES = {"session", "message", "part", "todo", "project"}
+_ROOT = """
+    WITH RECURSIVE up(id, parent_id, depth) AS (
+        SELECT id, parent_id, 0 FROM session WHERE id = :id
+        UNION ALL SELECT s.id, s.parent_id, depth + 1 FROM session s JOIN up ON s.id = up.parent_id
+        WHERE depth < 16
+    ) SELECT id FROM up ORDER BY depth DESC LIMIT 1
+"""
+_CHILDREN = """
+    WITH RECURSIVE down(id, depth) AS (
+        SELECT id, 1 FROM session WHERE parent_id = :id
+        UNION ALL SELECT s.id, depth + 1 FROM session s JOIN down ON s.parent_id = down.id
+        WHERE depth < 16
+    ) SELECT id FROM down
+"""
+
+
+@contextmanager
+def opened(path: str) -> Iterator[Any]:
+    """Open a database for reading.
+
+    Raises:
+        OSError: It is not there, not readable, or another program has locked it.
+        ValueError: It is no regular file, no database, or one whose tables are not known.
+    """
+    if not stat.S_ISREG(os.lstat(path).st_mode):
+        raise ValueError(f"{path} is not a regular file")
+    try:
+        import sqlite3
+    except ImportError as error:
+        raise OSError(errno.ENOSYS, "this Python has no SQLite", path) from error
+    # Without a log of writes no client has it open; SQLite would make an empty one, and leave it.
+    how = "mode=ro" if os.path.exists(f"{path}-wal") else "mode=ro&immutable=1"
+    try:
+        uri = f"file:{quote(os.path.abspath(path))}?{how}"
+        connection = sqlite3.connect(uri, _BUSY_SECONDS, isolation_level=None, uri=True)
+        with closing(connection):
+            connection.text_factory = bytes  # what is no UTF-8 must not hide the rest
+            yield connection
+    except sqlite3.OperationalError as error:
+        if str(error).startswith("no such"):
+            raise ValueError(
+                f"{path}: of a version that ultramon does not know: {error}"
+            ) from error
+        raise OSError(errno.EIO, str(error), path) from error
+    except sqlite3.DatabaseError as error:
+        raise ValueError(f"{path}: {error}") from error
+
+
+def split(path: str) -> tuple[str, str]:
+    """Return the database and the session of a transcript's name.
+
+    Raises:
+        ValueError: It names none.
+    """
+    database, session_id = os.path.split(path)
+    if not database or not session_id:
+        raise ValueError(f"{path} names no session in a database")
+    return database, session_id
+
+
+def is_of_host(path: str) -> bool:
+    """Return whether a file is a database of this host."""
+    try:
+        with open(path, "rb") as stream:
+            if stream.read(len(MAGIC)) != MAGIC:
+                return False
+        with opened(path) as database:
+            names = database.execute("SELECT name FROM sqlite_master WHERE type = 'table'")
+            return {name.decode() for (name,) in names} >= _TABLES
+    except (OSError, ValueError):
+        return False
+
+
+def session_ids(path: str) -> list[str]:
+    """Return all sessions of a database, the oldest first; raises as `opened`."""
+    with opened(path) as database:
+        rows = database.execute("SELECT id FROM session ORDER BY time_created, id").fetchall()
+    return [session_id.decode() for (session_id,) in rows]
+
+
+def subagent_ids(path: str, session_id: str) -> list[str]:
+    """Return the subagents of a session and theirs, the oldest first; raises as `opened`."""
+    with opened(path) as database:
+        rows = database.execute(_CHILDREN, {"id": session_id}).fetchall()
+    return sorted((one.decode() for (one,) in rows), reverse=True)  # newer ids sort lower
+
+
+def size_and_change(path: str, session_id: str) -> tuple[int, int] | None:
+    """Return how many messages a session has, and when one changed last; None = no session.
+
+    Milliseconds; raises as `opened`.
+    """
+    with opened(path) as database:
+        if not database.execute("SELECT 1 FROM session WHERE id = ?", (session_id,)).fetchone():
+            return None
+        query = "SELECT count(*), max(time_updated) FROM message WHERE session_id = ?"
+        count, changed_ms = database.execute(query, (session_id,)).fetchone()
+    return count, changed_ms or 0
+
+
+def newest_messages(database: Any, session_id: str, count: int) -> Iterator[tuple[str, bytes]]:
+    """Yield the last messages of a session, the newest first: id and JSON."""
+    query = "SELECT id, data FROM message WHERE session_id = ? "
+    query += "ORDER BY time_created DESC, id DESC LIMIT ?"
+    for message_id, data in database.execute(query, (session_id, count)):
+        yield message_id.decode(), data
+
+
+def parts_of(database: Any, message_id: str) -> Iterator[bytes]:
+    """Yield the parts of a message in their order, as JSON."""
+    query = "SELECT data FROM part WHERE message_id = ? ORDER BY id"
+    for (data,) in database.execute(query, (message_id,)):
+        yield data
+
+
+def session_lines(path: str, session_id: str) -> Iterator[bytes]:
+    """Yield a session as lines: itself, then each message, followed by its parts.
+
+    Raises:
+        OSError, ValueError: As `opened`, with the first line.
+    """
+    with opened(path) as database:
+        query = "SELECT directory, version, model, time_created FROM session WHERE id = ?"
+        found = database.execute(query, (session_id,)).fetchone()
+        if found is None:
+            return
+        directory, version, model, created_ms = found
+        (root_id,) = database.execute(_ROOT, {"id": session_id}).fetchone()
+        yield _line("session", session_id, _session(root_id, directory, version, model, created_ms))
+        query = "SELECT id, data FROM message WHERE session_id = ? ORDER BY time_created, id"
+        for message_id, data in database.execute(query, (session_id,)):
+            name = message_id.decode()
+            yield _line("message", name, data)
+            for part in parts_of(database, name):
+                yield _line("part", name, part)
+
+
+def _session(root_id: bytes, directory: bytes, version: bytes, model: bytes | None,
+             created_ms: int) -> bytes:  # fmt: skip
+    from ultramon.system import compact_json
+
+    told = {
+        "root": root_id.decode(),
+        "directory": directory.decode("utf-8", "replace"),
+        "version": version.decode("utf-8", "replace"),
+        "model": None if model is None else model.decode("utf-8", "replace"),
+        "created": created_ms,
+    }
+    return compact_json.dumps(told).encode()
+
+
+def _line(kind: str, name: str, data: bytes) -> bytes:
+    # A line end in JSON can only be white space: in a text it is escaped.
+    return b'{"opencode":"%b","id":"%b","data":%b}\n' % (
+        kind.encode(), name.encode(), data.replace(b"\n", b" ")
+    )  # fmt: skip

@@ -1,0 +1,202 @@
+"""Reads the lines of an opencode session as a stream of records.
+
+Standard library only. The format was learnt from recordings of version 1.18.33; the lines are those
+of `ultramon.hosts.opencode.database.session_lines`.
+"""
+
+from __future__ import annotations
+
+from ultramon.hosts.transcripts.jsonl import (
+    decode_object,
+    has_line,
+    head_objects,
+    object_in,
+    read_lines,
+    text_of,
+    text_or_none,
+    token_count,
+)
+from ultramon.hosts.transcripts.records import (
+    OVERFLOW,
+    Billed,
+    Boundary,
+    Content,
+    Overflow,
+    Record,
+    Report,
+    Returned,
+    TranscriptIdentity,
+)
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator
+
+    from ultramon.hosts.transcripts.jsonl import JsonObject
+
+OVERFLOW_ERROR = "ContextOverflowError"
+ABORTED = "MessageAbortedError"
+TASK = "task"
+"""The tool that launches a subagent."""
+_KIND = "opencode"
+_FIRST = b'{"opencode":"session"'
+_RESULT = "task_result"
+
+
+def read_transcript(lines: Iterable[bytes]) -> Iterator[Record]:
+    """Yield the facts of one session in the order of its messages.
+
+    Never raises, whatever the bytes; what cannot be read is a `Broken`. A Report comes before the
+    Content of its reply.
+
+    Args:
+        lines: The lines of one session.
+    """
+    return read_lines(lines, _LineReader().read, lambda line: False)
+
+
+def looks_like_transcript(head: bytes) -> bool:
+    """Tell whether lines that begin with `head` are those of a session of opencode."""
+    return head.startswith(_FIRST) or has_line(head, lambda entry: entry.get(_KIND) == "session")
+
+
+def identify(lines: Iterable[bytes]) -> TranscriptIdentity | None:
+    """Return whose lines they are: the first one says it; None = it does not."""
+    for entry in head_objects(lines):
+        name, data = text_or_none(entry.get("id")), object_in(entry, "data")
+        root = text_or_none(data.get("root"))
+        if entry.get(_KIND) != "session" or name is None or root is None:
+            continue
+        return TranscriptIdentity(
+            root,
+            None if name == root else name,
+            _model_in(text_or_none(data.get("model"))),
+            text_or_none(data.get("directory")),
+            began_at=seconds(data.get("created")),
+        )
+    return None
+
+
+def _model_in(text: str | None) -> str | None:
+    try:
+        return None if text is None else text_or_none(decode_object(text.encode()).get("id"))
+    except ValueError:
+        return None
+
+
+def seconds(milliseconds: object) -> float | None:
+    """Return epoch seconds; None where no time is stated."""
+    is_time = isinstance(milliseconds, int | float) and 0 < milliseconds < 1 << 53
+    return milliseconds / 1000 if is_time else None  # type: ignore[operator]
+
+
+def ended_at(info: JsonObject) -> float | None:
+    """Return when a message was complete, epoch seconds; None = it is not."""
+    return seconds(object_in(info, "time").get("completed"))
+
+
+def report_of(info: JsonObject, message_id: str) -> Report | None:
+    """Return what the provider counted for a reply; None while it is not known.
+
+    The host states reasoning beside the output, and its own total of the window has both.
+
+    Raises:
+        ValueError: A number is no token count.
+    """
+    tokens = object_in(info, "tokens")
+    cache = object_in(tokens, "cache")
+    model, cost = text_or_none(info.get("modelID")), info.get("cost")
+    report = Report(
+        message_id=message_id,
+        model=model,
+        requested_model=model,
+        input_tokens=token_count(tokens, "input"),
+        cache_read_tokens=token_count(cache, "read"),
+        cache_creation_tokens=token_count(cache, "write"),
+        output_tokens=token_count(tokens, "output") + token_count(tokens, "reasoning"),
+        at=ended_at(info) or seconds(object_in(info, "time").get("created")),
+        # Without a price the host counts 0.
+        cost_usd=float(cost) if isinstance(cost, int | float) and cost > 0 else None,
+    )
+    return report if report.tokens else None
+
+
+def error_of(info: JsonObject) -> str | None:
+    """Return what a reply failed with, `OVERFLOW` or the host's name; None = it did not."""
+    name = text_or_none(object_in(info, "error").get("name"))
+    return OVERFLOW if name == OVERFLOW_ERROR else name
+
+
+def is_summary(info: JsonObject) -> bool:
+    """Tell the complete summary of a compaction, whose count is of the window before."""
+    return info.get("summary") is True and ended_at(info) is not None and not info.get("error")
+
+
+def result_in(output: str) -> str:
+    """Return the text that a subagent gave back, out of what its launcher reads; maybe empty."""
+    inner = output.partition(f"<{_RESULT}>")[2].partition(f"</{_RESULT}>")[0]
+    return inner.strip()
+
+
+class _LineReader:
+    """What must be remembered from line to line of one session."""
+
+    def __init__(self) -> None:
+        self._info: JsonObject = {}
+        self._is_counted = False
+        self._trigger: str | None = None
+
+    def read(self, entry: JsonObject) -> Iterable[Record]:
+        """Return the facts of one line; raise ValueError when it makes no sense."""
+        data, kind = object_in(entry, "data"), entry.get(_KIND)
+        if kind == "message":
+            self._info, self._is_counted = data, False
+            return self._read_message(data, text_or_none(entry.get("id")) or "")
+        return self._read_part(data) if kind == "part" else ()
+
+    def _read_message(self, info: JsonObject, name: str) -> list[Record]:
+        if info.get("role") != "assistant":
+            return []
+        report = report_of(info, name)
+        if info.get("summary") is True:
+            if not is_summary(info):
+                return []
+            records: list[Record] = [Boundary(self._trigger, None, ended_at(info))]
+            if report is not None:
+                billed = (report.input_tokens, report.cache_read_tokens,
+                          report.cache_creation_tokens, 0, report.output_tokens)  # fmt: skip
+                records.insert(0, Billed(report.model, billed, report.at, is_summary=True))
+            return records
+        self._is_counted = report is not None
+        found: list[Record] = [] if report is None else [report]
+        if error_of(info) == OVERFLOW:
+            found.append(Overflow(ended_at(info)))
+        return found
+
+    def _read_part(self, part: JsonObject) -> Iterable[Record]:
+        kind, at = part.get("type"), seconds(object_in(self._info, "time").get("created"))
+        if kind == "compaction":
+            self._trigger = "auto" if part.get("auto") else "manual"
+            if part.get("overflow"):
+                yield Overflow(at)
+        elif kind in ("text", "reasoning") and (text := text_of(part, ("text",))):
+            is_reply = self._info.get("role") == "assistant"
+            source = "assistant" if is_reply else "user"
+            if self._info.get("summary") is True:
+                source = "summary"
+            yield Content(text, source, at, counted=self._is_counted)
+        elif kind == "tool":
+            yield from self._read_call(part, at)
+
+    def _read_call(self, part: JsonObject, at: float | None) -> Iterable[Record]:
+        state = object_in(part, "state")
+        asked, tool = object_in(state, "input"), text_or_none(part.get("tool")) or "unknown"
+        if text := text_of([tool, asked], None):
+            yield Content(text, "assistant", at, counted=self._is_counted)
+        result = text_of(state, ("output", "error"))
+        ended = seconds(object_in(state, "time").get("end"))
+        child = text_or_none(object_in(state, "metadata").get("sessionId"))
+        if tool == TASK and child is not None and ended is not None:
+            yield Returned(child, bool(result_in(result)), ended)
+        if result:
+            yield Content(result, f"tool:{tool}", ended, file=text_or_none(asked.get("filePath")))

@@ -1,0 +1,125 @@
+"""The sessions of opencode: in which database they are, and what it says of them.
+
+Standard library only: every hook call loads it. A transcript is named ``<database>/<session>``.
+"""
+
+from __future__ import annotations
+
+import os
+
+from ultramon.hosts.opencode import configuration, last_reading, reader
+from ultramon.hosts.port import Transcripts
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Mapping
+
+    from ultramon.hosts.port import HookEvent
+    from ultramon.hosts.transcripts.records import SessionEnd
+    from ultramon.hosts.transcripts.stored import StoredTranscript
+
+
+class OpencodeTranscripts(Transcripts):
+    """Databases as version 1.18.33 writes them."""
+
+    def transcript_path(
+        self, event: HookEvent, subagent_id: str | None, session_id: str
+    ) -> str | None:
+        """Return the name of a session: a subagent has one of its own in the same database."""
+        path = event.transcript_path
+        if path is None:
+            return None
+        return os.path.join(os.path.dirname(path), subagent_id or session_id)
+
+    def find_transcript(self, environ: Mapping[str, str], agent_id: str) -> str | None:
+        """Return the name of a session in the database that the environment means."""
+        database = configuration.database_path(environ)
+        return None if database is None else os.path.join(database, agent_id)
+
+    def read_session_end(self, path: str, environ: Mapping[str, str]) -> SessionEnd | None:
+        """Return how a session ended, by its last message."""
+        return last_reading.read_session_end(path)
+
+    read_last_reading = staticmethod(last_reading.read_last_reading)
+    read_last_replies = staticmethod(last_reading.read_last_replies)
+    looks_like_transcript = staticmethod(reader.looks_like_transcript)
+    identify = staticmethod(reader.identify)
+    read_transcript = staticmethod(reader.read_transcript)
+
+    def transcripts_in(self, path: str) -> list[str] | None:
+        """Return the sessions of a database, those of subagents included."""
+        from ultramon.hosts.opencode.database import is_of_host, session_ids
+
+        if not is_of_host(path):
+            return None
+        return [os.path.join(path, session_id) for session_id in session_ids(path)]
+
+    def find_stored(self, path: str) -> StoredTranscript | None:
+        """Return a session of a database."""
+        from ultramon.hosts.opencode.database import (
+            is_of_host,
+            session_lines,
+            size_and_change,
+            split,
+        )
+        from ultramon.hosts.transcripts.stored import StoredTranscript
+
+        file, session_id = split(path)
+        if not is_of_host(file):
+            return None
+        found = size_and_change(file, session_id)
+        if found is None:
+            return None
+        return StoredTranscript(session_lines(file, session_id), *found)
+
+    def subagent_transcripts(self, path: str) -> Iterator[str]:
+        """Yield the sessions that a session, or a subagent of it, has launched."""
+        from ultramon.hosts.opencode.database import split, subagent_ids
+        from ultramon.hosts.transcripts.stored import file_of
+
+        if file_of(path) is None:
+            return
+        file, session_id = split(path)
+        try:
+            found = subagent_ids(file, session_id)
+        except ValueError:
+            return
+        for subagent_id in found:
+            yield os.path.join(file, subagent_id)
+
+    def transcript_files(
+        self, environ: Mapping[str, str], on_error: Callable[[OSError], None] | None = None
+    ) -> Iterator[str]:
+        """Yield the sessions of every database in the host's folder, as builds of it have own ones.
+
+        Sessions of versions before 1.2, which were files, are not read.
+        """
+        from ultramon.hosts.opencode.database import is_of_host, session_ids
+
+        folder = configuration.data_directory(environ)
+        try:
+            names = sorted(os.listdir(folder))
+        except OSError as error:
+            names = []
+            if on_error is not None and not isinstance(error, FileNotFoundError):
+                on_error(error)
+        paths = [os.path.join(folder, name) for name in names if _is_database(name)]
+        chosen = configuration.database_path(environ)
+        if chosen is not None and chosen not in paths and os.path.isfile(chosen):
+            paths.append(chosen)
+        for path in paths:
+            try:
+                found = session_ids(path) if is_of_host(path) else []
+            except OSError as error:
+                found = []
+                if on_error is not None:
+                    on_error(error)
+            for session_id in found:
+                yield os.path.join(path, session_id)
+
+
+TRANSCRIPTS = OpencodeTranscripts()
+
+
+def _is_database(name: str) -> bool:
+    return name.startswith("opencode") and name.endswith(".db")
