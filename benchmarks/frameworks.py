@@ -293,6 +293,11 @@ def main() -> None:
         rows = [line for line in done.stdout.splitlines() if line.startswith("| ")]
         print(*rows, sep="\n", flush=True)
         lines += rows
+    lines += [
+        "",
+        f"Load of the machine at the end: {os.getloadavg()[0]:.1f} on {os.cpu_count()} cores.",
+    ]
+    print(*lines[-2:], sep="\n")
     if given.write:
         replace_section("Frameworks", "\n".join(lines))
 

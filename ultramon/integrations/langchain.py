@@ -60,8 +60,9 @@ class _AsyncHook:
     """An async hook of a middleware that `create_agent` calls in the event loop itself.
 
     `create_agent` wraps a hook in a span of LangSmith. Around a coroutine function the span takes
-    two hops to a thread and a task, some 300 µs, also where nothing is traced; around a function
-    that returns a coroutine it takes 10. A program that traces has whole spans.
+    two hops to a thread and a task, also where nothing is traced: 300 to 500 µs a call for both
+    hooks. Around a function that returns a coroutine it takes 10. A program that traces when it
+    makes its agent has whole spans.
 
     Args:
         function: The hook, a coroutine function.
