@@ -130,7 +130,7 @@ class ContextPlugin(BasePlugin):  # type: ignore[misc, unused-ignore]
         await asyncio.to_thread(self._finish, _session_of(invocation_context), error)
 
     async def close(self) -> None:
-        """End all agents with the runner; what takes longer than `CLOSE_SECONDS` ends alone."""
+        """End all agents with the runner; after `CLOSE_SECONDS` the rest continues alone."""
         ending = asyncio.ensure_future(asyncio.to_thread(self.adapter.close))
         await asyncio.wait({ending}, timeout=CLOSE_SECONDS)
         if not ending.done():
