@@ -210,9 +210,9 @@ class Dialect:
         return ()
 
     def account_directory(self, environ: Mapping[str, str]) -> str:
-        """Return the client's configuration directory: its sessions share the limits of a plan.
+        """Return the host's configuration directory: its sessions share the limits of a plan.
 
-        Empty where the client reports no limits.
+        Empty where the host reports no limits.
         """
         return ""
 

@@ -52,7 +52,7 @@ class CostFacts(Model):
     unpriced_sessions: int = 0
     """Sessions of which `cost_usd` holds a part only, or nothing."""
     cost_source: str | None = None
-    """``list``, ``own`` (a file of prices), ``host`` (the client says so), or ``mixed``."""
+    """``list``, ``own`` (a file of prices), ``host`` (the host says so), or ``mixed``."""
     read_again_usd: float | None = None
     """Part of `cost_usd` that compactions and restarts caused, at least."""
     read_again_most_usd: float | None = None

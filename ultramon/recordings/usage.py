@@ -42,10 +42,10 @@ class UsagePart(NamedTuple):
         model: The model that answered, None = unknown.
         size_class: See `ultramon.context.token_usage.size_class`.
         speed: As in `Report`.
-        is_stated: Whether the client itself says what these requests cost.
+        is_stated: Whether the host itself says what these requests cost.
         usage: The tokens.
         requests: How many requests, or events.
-        cost_usd: As the client says; 0.0 where it does not.
+        cost_usd: As the host says; 0.0 where it does not.
     """
 
     kind: str
@@ -65,7 +65,7 @@ class UsagePart(NamedTuple):
 
     @property
     def host_usd(self) -> float | None:
-        """What the client says that they cost, None where it does not."""
+        """What the host says that they cost, None where it does not."""
         return self.cost_usd if self.is_stated else None
 
 

@@ -101,7 +101,7 @@ def money_words(found: Survey, cells: int) -> str:
     if found.unpriced_sessions:
         words += f" ({plural(found.unpriced_sessions, 'session')} unpriced)"
     if found.cost_source == "host":
-        words += " by the client's own count"
+        words += " by the host's own count"
     most = found.read_again_most_usd or 0.0
     if not most:
         return words

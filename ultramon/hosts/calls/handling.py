@@ -108,7 +108,7 @@ class HookCall:
             if not spending.is_over():
                 return None
             if not dialect.ends_turns:
-                spending.stop_client()
+                spending.stop_host()
                 return None
             if not event.can_end:
                 return None

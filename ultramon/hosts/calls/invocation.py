@@ -140,7 +140,7 @@ class Invocation:
         replace_file(self._windows_path, compact_json.dumps(newest).encode("ascii"))
 
     def learn_plan(self, limits: Sequence[PlanLimit]) -> AccountPlan | None:
-        """Keep what the client says of the user's plan; return what is known of the account.
+        """Keep what the host says of the user's plan; return what is known of the account.
 
         None where it cannot be stored: the failure log says why, and no call depends on it.
         """

@@ -309,8 +309,8 @@ class Spending:
             replace_file(own, compact_json.dumps(spent.to_json()).encode("ascii"))
         return list((others | {agent_id: spent}).values())
 
-    def stop_client(self) -> None:
-        """End the client of the context, whose hooks cannot end a turn, before its next request.
+    def stop_host(self) -> None:
+        """End the host of the context, whose hooks cannot end a turn, before its next request.
 
         Only the process that a hook of this session has noted, and only while it is the same one.
 
@@ -340,7 +340,7 @@ def count_new(host: Host, path: str, spent: Spent, reserve: Reserve) -> None:
     except FileNotFoundError:
         return
     with open(fd, "rb") as stream:
-        if size < spent.offset:  # the client has written it anew
+        if size < spent.offset:  # the host has written it anew
             spent.offset, spent.reader = 0, None
         stream.seek(spent.offset)
         reader = host.transcripts.open_reader(spent.reader)

@@ -22,7 +22,7 @@ def join_parts(
     Args:
         parts: The texts of each part; an empty one says nothing.
         order: The names of the parts that are shown.
-        environ: Of the client, with the width of its terminal.
+        environ: Of the host, with the width of its terminal.
     """
     shown = [text for name in order for text in parts.get(name, ()) if text]
     columns = environ.get("COLUMNS", "")

@@ -91,7 +91,7 @@ class Report(Record):
         billed: What the response cost in tokens, where that is not what the counts above say: the
             fields of `ultramon.context.token_usage.TokenUsage` in their order. None = as counted.
         speed: How the provider served it, as it names that; None = the usual way.
-        cost_usd: What the client says that it cost in US dollars; None = it does not say.
+        cost_usd: What the host says that it cost in US dollars; None = it does not say.
     """
 
     message_id: str | None
@@ -320,7 +320,7 @@ class LastReading:
         compacted_at: When that was, epoch seconds, or None.
         lacks_count: Whether a reply follows for which the host has written no numbers.
         has_given_up: Whether the search ended where neither a reply nor a compaction was found.
-        plan_limits: What the client writes of the user's plan beside its counts; empty = nothing.
+        plan_limits: What the host writes of the user's plan beside its counts; empty = nothing.
         file_id: Names the file on its disk; None = not read from one file.
         size_bytes: How long that was.
     """
