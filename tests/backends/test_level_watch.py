@@ -11,6 +11,7 @@ import pytest
 from helpers.program import PROGRAM, environment, run_process
 from helpers.waiting import until
 
+from ultramon import Fleet
 from ultramon.backends.level_watch import LevelWatch
 from ultramon.backends.local.backend import LocalBackend
 from ultramon.errors import ConfigurationError
@@ -172,6 +173,19 @@ def test_what_else_is_read_is_announced_by_its_own_key(backend, directory, clock
     (event,) = backend.events().events
     assert event["key"] == "budget:team:2026-11-26:critical"
     assert (event["type"], event["usedUsd"]) == ("budget_threshold_reached", 18.0)
+
+
+@pytest.mark.parametrize("run", [None, "audit"])
+def test_no_fleet_takes_it_for_an_event_of_its_run(backend, directory, clock, caplog, run):
+    use(directory, 75)
+    watch(backend, directory, clock).look()
+    seen = []
+    fleet = Fleet(run, backend=backend, clock=clock, otel=False)
+    for name in ("started", "ended", "lost", "prepare_handoff"):
+        fleet.on(name)(seen.append)
+    fleet.poll()
+    fleet.close()
+    assert (seen, caplog.messages) == ([], [])
 
 
 def test_a_percent_is_rounded_down():

@@ -15,7 +15,6 @@ from helpers.waiting import until
 from hosts.claude_code.test_status_line import payload, show
 
 from ultramon.hosts.claude_code import statusline
-from ultramon.hosts.failure_log import EVENTS_WAIT
 from ultramon.state.plan_limits import PlanLimits
 
 
@@ -152,9 +151,10 @@ def test_eight_sessions_at_once_leave_one_sound_file(session):
         process.stdout.close()
         assert process.wait() == 0
     assert PlanLimits(str(session.state)).damaged() == []
+    # One that did not get the lock in time brings its reading with the next drawing.
+    show(sessions[7], payload(sessions[7]) | {"rate_limits": limits(67)})
     assert accounts(session)[0].limits[0].percent == 67
-    # Where all begin at once, the event of a begun session may wait for the journal.
-    assert [one for one in session.failures() if EVENTS_WAIT not in one] == []
+    assert not [text for text in session.failures() if text.startswith("limits of the plan")]
 
 
 def test_a_damaged_file_is_set_aside_and_the_line_shown(session):
@@ -207,6 +207,22 @@ def test_parts_and_order_are_one_setting(session, chosen, starts):
     session.freeze(status_line_parts=chosen)
     shown = show(session, told)
     assert [text.split()[0] for text in shown.split(" · ")] == starts
+
+
+def test_the_fullest_of_the_running_subagents_is_named(session):
+    """And how many run; one that has ended is not counted."""
+    session.tool(20_000)
+    told = payload(session)
+    assert "sub" not in show(session, told)
+    for number, tokens in enumerate((30_000, 176_000, 40_000)):
+        name = f"a{number}"
+        session.call("SubagentStart", name, agent_type="scout")
+        session.reply(tokens, "toolu_1", agent=name)
+        session.call("PostToolUse", name, tool_name="Bash", tool_use_id="toolu_1")
+    shown = show(session, told)
+    assert " · sub scout 88% · 3 running" in shown
+    session.call("SubagentStop", "a1", last_assistant_message="")
+    assert " · sub scout 20% · 2 running" in show(session, told)
 
 
 def test_nothing_new_writes_the_file_once(session):

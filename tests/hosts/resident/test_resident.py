@@ -273,20 +273,24 @@ def test_the_status_line_is_answered_too(session):
     """The same line, by the same forwarder."""
     session.begin()
     session.tool(tokens_at(70))
-    payload = session.payload("x") | {"model": {"id": "claude-sonnet-4-5"}}
+    now = int(time.time())
+    limits = {"five_hour": {"used_percentage": 62, "resets_at": now + 7_200},
+              "seven_day": {"used_percentage": 41, "resets_at": now + 400_000}}  # fmt: skip
+    payload = session.payload("x") | {"model": {"id": "claude-sonnet-4-5"}, "rate_limits": limits}
     before = session.facts()["calls"]
     shown = [
         subprocess.run(
             [sys.executable, "-I", "-S", statusline.__file__, str(session.installed), *more],
             input=json.dumps(payload).encode(),
-            env=session.environ | {"NO_COLOR": "1"},
+            env=session.environ | {"NO_COLOR": "1", "COLUMNS": "50"},
             capture_output=True,
             check=True,
         ).stdout.decode()
         for more in (["resident"], [])
     ]
     assert shown[0] == shown[1]
-    assert "30% 60k/200k" in shown[0]
+    assert "30% 60k/200k · 5h 62% →" in shown[0]
+    assert "week" not in shown[0]  # no room
     assert session.facts()["calls"] == before + 1
     session.tool(tokens_at(69))
     at_once = session.at_once()

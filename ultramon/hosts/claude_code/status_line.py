@@ -17,7 +17,12 @@ from ultramon.hosts.calls.store import HookStore
 from ultramon.hosts.calls.switches import is_left_to_relay, is_off, state_directory
 from ultramon.hosts.claude_code.host import CLAUDE_CODE
 from ultramon.hosts.claude_code.plan_limits import read_limits
-from ultramon.hosts.claude_code.status_parts import cache_part, cost_part, join_parts
+from ultramon.hosts.claude_code.status_parts import (
+    cache_part,
+    cost_part,
+    join_parts,
+    subagent_part,
+)
 from ultramon.hosts.transcripts.records import LastReading
 from ultramon.state.plan_limits import brief_words
 from ultramon.state.runway import Runway
@@ -110,6 +115,7 @@ def show(
         return b""
     parts = {
         "context": [write_line(record, color="NO_COLOR" not in store.environ)],
+        "subagents": [subagent_part(store, record.agent_id)],
         "cost": [cost_part(fields)],
         "plan": brief_words(plan, store.now) if plan is not None else [],
         "cache": [cache_part(fields, store.now)],

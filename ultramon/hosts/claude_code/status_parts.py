@@ -2,16 +2,25 @@
 
 from __future__ import annotations
 
+import os
+
 from ultramon.state.plan_limits import finite_number
+from ultramon.state.usage_percent import usage_percent
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
     from typing import Any
 
+    from ultramon.hosts.calls.store import HookStore
+    from ultramon.state.record import StateRecord
+
 BETWEEN = " · "
 _DAY_SECONDS = 86_400.0
 _LEAST_USD = 0.005
+_MAX_SUBAGENTS = 20
+"""So many are read, those that changed last: ended ones stay stored for days."""
+_MAX_NAME_CHARS = 24
 
 
 def join_parts(
@@ -30,6 +39,41 @@ def join_parts(
     while width and len(shown) > 1 and _width(BETWEEN.join(shown)) > width:
         shown.pop()
     return BETWEEN.join(shown)
+
+
+def subagent_part(store: HookStore, session_id: str) -> str:
+    """Return the running subagent nearest to its limit and how many run; empty for none.
+
+    Args:
+        store: Where the agents are.
+        session_id: Whose subagents.
+    """
+    running = [one for one in _last_subagents(store, session_id) if one.active]
+    known = [one for one in running if one.usage_ratio is not None]
+    if not known:
+        return f"sub {len(running)} running" if running else ""
+    fullest = max(known, key=lambda one: one.usage_ratio or 0.0)
+    # A label begins with the project, which is the session's own.
+    title = (fullest.label or "").rpartition(": ")[2].strip()
+    name = title or fullest.agent_id.removeprefix(f"{session_id}.")
+    count = f"{BETWEEN}{len(running)} running" if len(running) > 1 else ""
+    return f"sub {name[:_MAX_NAME_CHARS]} {usage_percent(fullest)}%{count}"
+
+
+def _last_subagents(store: HookStore, session_id: str) -> list[StateRecord]:
+    folder, prefix = store.directory.folder, f"{session_id}."
+    found = []
+    try:
+        for name in os.listdir(folder):
+            agent_id = name.removesuffix(".json")
+            if name.startswith(prefix) and agent_id not in (name, session_id):
+                changed = os.lstat(os.path.join(folder, name)).st_mtime_ns
+                found.append((changed, agent_id))
+    except OSError:
+        return []  # a state that was pruned meanwhile: the next drawing has the others
+    found.sort(reverse=True)
+    records = (store.find(agent_id) for _, agent_id in found[:_MAX_SUBAGENTS])
+    return [one for one in records if one is not None]
 
 
 def cost_part(fields: Mapping[str, Any]) -> str:
