@@ -40,7 +40,7 @@ def steps():
 
 def test_it_waits_for_the_reset_and_then_begins(relay):
     """85 % are used and 20 % are the person's: nothing is asked of the provider before."""
-    resets_at = use(relay, 85, 6)
+    resets_at = use(relay, 85, 15)
     with relay.client.api({"MAIN": steps()}) as api:
         code, result, told = finish(
             relay.begin(*relay.items("a"), *CHECK, "--leave-plan", "20%"), SECONDS

@@ -13,7 +13,9 @@ from helpers.web_page import WebServing
 
 from ultramon.backends.local.backend import LocalBackend
 from ultramon.notices.message import Draft
+from ultramon.pictures.elements import to_html
 from ultramon.state.event_words import EVENT_TYPES
+from ultramon.state.plan_limits import FIVE_HOURS, PlanLimits, plan_limit
 from ultramon.state.record import encode_state
 from ultramon.system.processes import this_machine
 from ultramon.system.wording import field, moment
@@ -27,6 +29,7 @@ from ultramon.web.gate import CONTENT_POLICY
 from ultramon.web.logins import LINK_SECONDS, LOGIN_SECONDS, MAX_LOGINS, Logins, make_code
 from ultramon.web.pages.event_list import shown_name
 from ultramon.web.pages.jobs import lives_of
+from ultramon.web.views import FleetView, Readers
 
 PATHS = ["/", "/agent?id=scout", "/jobs", "/jobs?run=default", "/events"]
 
@@ -457,3 +460,15 @@ def test_what_filled_a_client_s_window_is_read_from_its_transcript(tmp_path, mon
     assert reader.of(record, str(path)) is None
     assert reader.of(make_record("session"), str(tmp_path / "missing")) is None
     assert reader.of(make_record("session", by_source={"user": 3}), None).by_source == {"user": 3}
+
+
+def test_a_limit_of_a_plan_is_on_the_page_until_its_reset(backend, clock, tmp_path):
+    """By the clock of the server, whether or not anything else has changed."""
+    directory = str(tmp_path / "plans")
+    readers = Readers(backend, clock, state_directory=directory)
+    limit = plan_limit(FIVE_HOURS, 62, clock.now() + 600, clock.now())
+    PlanLimits(directory).record("claude-code", "/srv/dev/.claude", [limit], clock.now())
+    view = FleetView(None, 50, with_ended=False)
+    assert "5h 62 %, resets" in to_html(view.draw(readers))
+    clock.advance(600)
+    assert "5h" not in to_html(view.draw(readers))
