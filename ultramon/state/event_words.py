@@ -95,6 +95,21 @@ def _plan(event: dict[str, Any]) -> str:
     return f"{level}, {percent} % of {limit} used, resets {resets}"
 
 
+def _budget(event: dict[str, Any]) -> str:
+    level, name = field(event["level"]), field(event["budget"])
+    percent = whole_percent(event["usedRatio"], rounds=False)
+    least = "" if event["isWhole"] is True else "≥ "
+    if "limitUsd" in event:
+        amounts = f"${event['spentUsd']:,.2f} of {event['limitUsd']:,.2f}"
+    else:
+        amounts = (
+            f"{tokens(int(event['spentTokens']))} of {tokens(int(event['limitTokens']))} tokens"
+        )
+    empties_at = parse_time(event["emptiesAt"])
+    forecast = "" if empties_at is None else f", at this pace empty {moment(empties_at)}"
+    return f"{level}, {least}{percent} % of {name} spent, {least}{amounts}{forecast}"
+
+
 def _audit(event: dict[str, Any]) -> str:
     claimed = event["claimed"]
     as_whom = "" if claimed is None else f" as {field(claimed)}"
@@ -127,6 +142,7 @@ _WORDS: dict[str, Callable[[dict[str, Any]], str] | None] = {
     "items_reopened": _items,
     "dead_letter": lambda event: f"message {event['n']:d} could not be delivered",
     "plan_threshold_reached": _plan,
+    "budget_threshold_reached": _budget,
     "audit": _audit,
 }
 EVENT_TYPES = tuple(_WORDS)

@@ -168,6 +168,39 @@ class PlanEvent(Event):
     measured_at: datetime
 
 
+class BudgetEvent(Event):
+    """A budget of the user reached a level, once per period; about no agent.
+
+    ``agent_id`` is ``budget:`` and its name, ``run`` is empty. Its limit and what is spent of it
+    are in US dollars or in tokens, the other two are None.
+    """
+
+    key: str
+    """``budget:<name>:<period>:<level>``."""
+    level: str
+    budget: str
+    scope: dict[str, str]
+    """Whose spending counts: ``project``, ``run``, ``agent``; empty = all."""
+    period: str
+    """``day``, ``week``, ``month`` or ``none``."""
+    period_key: str
+    starts_at: datetime
+    ends_at: datetime | None
+    level_from: float
+    """Used ratio at which the level begins."""
+    used_ratio: Annotated[float, Field(ge=0)]
+    limit_usd: float | None = None
+    spent_usd: float | None = None
+    limit_tokens: float | None = None
+    spent_tokens: float | None = None
+    is_whole: bool
+    """False where more was spent than that: something has no price or no time."""
+    empties_at: datetime | None
+    """When it is used up at this pace; None = unknown, or not in this period."""
+    is_enforced: bool
+    measured_at: datetime
+
+
 class AuditEvent(Event):
     """An authenticated caller of a server, `agent_id`, tried a request that it may not make."""
 
@@ -198,6 +231,7 @@ _EVENT_TYPES: dict[str, type[Event]] = {
     "context_closed": CloseEvent,
     "context_alert": AlertEvent,
     "plan_threshold_reached": PlanEvent,
+    "budget_threshold_reached": BudgetEvent,
     "audit": AuditEvent,
 }
 
