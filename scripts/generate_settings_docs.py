@@ -12,6 +12,7 @@ from pathlib import Path
 from ultramon.alerts.config import AlertConfig
 from ultramon.context.config import ContextConfig
 from ultramon.context.shared_levels import SharedLevels
+from ultramon.notices.budgets import BUDGET_SETTINGS
 from ultramon.notices.crossings import PlanLevels
 from ultramon.server.workers.webhooks import SETTINGS, TARGET_SETTINGS
 from ultramon.system.environment import VARIABLES
@@ -23,6 +24,7 @@ TABLES = {
     "context": ContextConfig.settings,
     "alerts": AlertConfig.settings,
     "plan": PlanLevels.settings,
+    "budgets": BUDGET_SETTINGS,
     "webhooks": SETTINGS,
     "webhooks.targets": TARGET_SETTINGS,
 }

@@ -7,6 +7,7 @@ from helpers import ROOT
 
 from ultramon import AlertConfig, ContextConfig
 from ultramon.cli.gone_variables import HOOK_SECRET
+from ultramon.notices.budgets import read_budgets
 
 PAGE = (ROOT / "docs" / "settings.md").read_text(encoding="utf-8")
 
@@ -44,3 +45,4 @@ def test_the_example_of_the_file_is_accepted(tmp_path, monkeypatch):
     monkeypatch.setenv("ULTRAMON_CONFIG", str(tmp_path / "ultramon.toml"))
     assert [rung.name for rung in ContextConfig().effective_ladder.rungs] == ["early", "late"]
     assert AlertConfig().every == {"add": 3}
+    assert [one.name for one in read_budgets()] == ["daily"]

@@ -115,20 +115,27 @@ class LevelWatch:
                 return
 
     def _read_plans(self, now: float) -> Iterable[Crossing]:
-        return plan_crossings(PlanLimits(self._directory).accounts(now), self._settings.levels)
+        settings = self._settings
+        recipients = () if settings.notify is None else (settings.notify,)
+        accounts = PlanLimits(self._directory).accounts(now)
+        return plan_crossings(accounts, settings.levels, recipients)
 
     def _announce(self, crossing: Crossing, now: float) -> None:
         # The message first: a kill in between repeats it, and its key keeps it from coming twice.
-        recipient, queue = self._settings.notify, getattr(self._backend, "queue", None)
-        if recipient is not None and queue is not None:
-            draft = Draft(
-                recipient,
-                crossing.text,
-                category=CATEGORY,
-                delivery="important",
-                dedupe_key=crossing.key,
-                facts=crossing.facts | {"level": crossing.level},
-                expires_seconds=min(max(crossing.ends_at - now, 1.0), _MOST_EXPIRY_SECONDS),
-            )
-            queue.queue_message(draft, now=now)
+        queue = getattr(self._backend, "queue", None)
+        if queue is not None:
+            for recipient in crossing.recipients:
+                queue.queue_message(_draft(crossing, recipient, now), now=now)
         self._backend.append_events([crossing.event(now, self._source)])
+
+
+def _draft(crossing: Crossing, recipient: str, now: float) -> Draft:
+    return Draft(
+        recipient,
+        crossing.text,
+        category=CATEGORY,
+        delivery="important",
+        dedupe_key=crossing.key,
+        facts=crossing.facts | {"level": crossing.level},
+        expires_seconds=min(max(crossing.ends_at - now, 1.0), _MOST_EXPIRY_SECONDS),
+    )

@@ -54,6 +54,7 @@ def _read() -> tuple[dict[str, list[str]], list[str]]:
     """Return the settings by their source, and the lines about what is not taken."""
     from ultramon.alerts.config import AlertConfig
     from ultramon.context.config import ContextConfig
+    from ultramon.notices.budgets import read_budgets
     from ultramon.system.settings import read_table, refusal_of_all
     from ultramon.system.settings_files import settings_files
 
@@ -63,10 +64,12 @@ def _read() -> tuple[dict[str, list[str]], list[str]]:
         for name, source in config.sources.items():
             found[source.removesuffix(f" [{table}]")].append(f"{table}.{name}")
         refusals.append(config.refusal)
-    webhooks, path = read_table("webhooks")
-    for name in webhooks:
-        found[path].append(f"webhooks.{name}")
-    refusals += [
-        refusal_of_all(file, "webhooks") for file in settings_files() if not file.is_trusted
-    ]
+    read_budgets()  # checks them
+    for section in ("webhooks", "budgets"):
+        values, path = read_table(section)
+        for name in values:
+            found[path].append(f"{section}.{name}")
+        refusals += [
+            refusal_of_all(file, section) for file in settings_files() if not file.is_trusted
+        ]
     return found, [line for line in refusals if line]

@@ -33,7 +33,7 @@ def _are_rising_percents(value: Any) -> bool:
     )
 
 
-_PERCENTS = Kind(
+RISING_PERCENTS = Kind(
     "two whole percents that rise, such as [70, 85]",
     _are_rising_percents,
     lambda text: [parse_number(part.strip()) for part in text.split(",")],
@@ -50,7 +50,7 @@ class PlanLevels(Settings, table="plan"):
     """
 
     levels: tuple[int, int] = setting(
-        _PERCENTS,
+        RISING_PERCENTS,
         (70, 85),
         "Where `warning` and `critical` of each limit of a plan begin. In the variable with a"
         " comma: `70,85`.",
@@ -82,6 +82,8 @@ class Crossing(NamedTuple):
     """Further members of the event."""
     ends_at: float
     """When the period ends, epoch seconds."""
+    recipients: tuple[str, ...] = ()
+    """Who is sent the message."""
 
     @property
     def key(self) -> str:
@@ -108,12 +110,15 @@ class Crossing(NamedTuple):
         )
 
 
-def plan_crossings(accounts: Iterable[AccountPlan], levels: Sequence[int]) -> Iterator[Crossing]:
+def plan_crossings(
+    accounts: Iterable[AccountPlan], levels: Sequence[int], recipients: tuple[str, ...] = ()
+) -> Iterator[Crossing]:
     """Yield the highest level that each limit has reached.
 
     Args:
         accounts: The limits, none of them past its reset.
         levels: Where `LEVELS` begin, in whole percents.
+        recipients: Who is sent a message.
     """
     for account in accounts:
         for limit in account.limits:
@@ -141,4 +146,5 @@ def plan_crossings(accounts: Iterable[AccountPlan], levels: Sequence[int]) -> It
                     **limit.to_json(),
                 },
                 limit.resets_at,
+                recipients,
             )

@@ -31,6 +31,7 @@ TABLES = {
     "webhooks": "",
     "levels": "ULTRAMON_LEVELS_",
     "plan": "ULTRAMON_PLAN_",
+    "budgets": "",
 }
 """The tables of that file, with the prefix of their environment variables. A name that is nearly
 one of them is refused; other programs may keep any other table there."""
@@ -489,8 +490,10 @@ def read_table(section: str) -> tuple[dict[str, Any], str]:
         if not file.is_trusted:
             if refusal := refusal_of_all(file, section):
                 log_refusal(refusal)
-        elif section in file.tables:
-            found = table_of(file, section), file.path
+            continue
+        table = table_of(file, section)
+        if section in file.tables:
+            found = table, file.path
     return found
 
 
