@@ -85,13 +85,16 @@ class TranscriptIndex:
 
     Args:
         path: The file; made, with its directory, where it is missing. None = keep nothing.
+        of_few: Whether only few of its files will be asked for: what is known of each is then
+            looked up by itself, instead of all at once.
 
     Attributes:
         problem: Why nothing is kept, or None.
     """
 
-    def __init__(self, path: str | None) -> None:
+    def __init__(self, path: str | None, *, of_few: bool = False) -> None:
         self.problem: str | None = None
+        self._of_few = of_few
         self._waiting: list[tuple[_Stamp, _Read]] = []
         self._connection: sqlite3.Connection | None = None
         if path is not None:
@@ -101,7 +104,7 @@ class TranscriptIndex:
                 self.problem = f"{error.path}: {error.reason}"
             except (OSError, sqlite3.Error) as error:
                 self.problem = f"{path}: {error}"
-        self._known = self._load()
+        self._known = {} if of_few else self._load()
 
     def __enter__(self) -> TranscriptIndex:
         return self
@@ -185,7 +188,7 @@ class TranscriptIndex:
     def kept(self, paths: Iterable[str]) -> Iterator[Summarized]:
         """Yield what is known of files without reading any."""
         for path in paths:
-            known = self._known.get(path)
+            known = self._known_of(path)
             summary = None if known is None else self._kept(known[0])
             if isinstance(summary, TranscriptSummary):
                 yield Summarized(path, summary)
@@ -215,6 +218,19 @@ class TranscriptIndex:
             self._give_up(error)
             return {}
 
+    def _known_of(self, path: str) -> tuple[_Stamp, str] | None:
+        """Return the stamp and summary that are known of a file; None = nothing."""
+        if self._of_few and path not in self._known and self._connection is not None:
+            query = "SELECT inode, size, mtime_ns, summary FROM files WHERE path = ?"
+            try:
+                row = self._connection.execute(query, (os.fsencode(path),)).fetchone()
+            except sqlite3.Error as error:
+                self._give_up(error)
+                return None
+            if row is not None:
+                self._known[path] = _Stamp(path, *row[:3]), row[3]
+        return self._known.get(path)
+
     def _give_up(self, error: sqlite3.Error) -> None:
         """Continue without an index."""
         self.problem = f"the index is not kept: {error}"
@@ -223,7 +239,7 @@ class TranscriptIndex:
             self._connection = None
 
     def _kept(self, stamp: _Stamp) -> TranscriptSummary | object | None:
-        known = self._known.get(stamp.path)
+        known = self._known_of(stamp.path)
         if known is None or known[0] != stamp:
             return _UNKNOWN
         try:
@@ -247,7 +263,7 @@ class TranscriptIndex:
 
     def _read_on(self, stamp: _Stamp, stream: BinaryIO) -> _Read | None:
         """Read what was added to a file; None = it is not the file that was read, grown."""
-        known = self._known.get(stamp.path)
+        known = self._known_of(stamp.path)
         if known is None or self._connection is None:
             return None
         before = known[0]

@@ -1,0 +1,384 @@
+"""What the user's budgets amount to, from the transcripts of every host.
+
+A look reads what transcripts have grown by, through the index that reports use, and at most for
+some seconds; never on a hook's path. Its result is stored for all faces.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
+
+from ultramon.errors import ConfigurationError
+from ultramon.notices.budgets import (
+    Spent,
+    budget_crossings,
+    period_of,
+    read_budgets,
+    reading_of,
+)
+from ultramon.prices.price_list import open_prices
+from ultramon.recordings.clients import client_files, sources_of
+from ultramon.recordings.index import Summarized, TranscriptIndex, index_path
+from ultramon.recordings.spending import quarter_time
+from ultramon.recordings.usage import parts_of
+from ultramon.state.budget_readings import BudgetReading, BudgetReadings
+from ultramon.state.record import SDK_HOST, StateRecord, host_memory
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
+
+    from ultramon.notices.budgets import Budget, Period
+    from ultramon.notices.crossings import Crossing
+    from ultramon.prices.price_list import PriceList
+    from ultramon.recordings.summary import TranscriptSummary
+
+LOOK_SECONDS = 15.0
+"""Between two looks, at least: replies take as long."""
+BUSY_RATIO = 0.05
+"""The share of one processor that looking may take: after a look that took long the next waits."""
+READ_SECONDS = 2.0
+"""A look begins to read no further transcript after so long; the next one continues."""
+_QUARTER_MIDDLE_SECONDS = 450.0
+
+
+class StoredStates(Protocol):
+    """What is asked of a store."""
+
+    def changes(self, run: str | None, seen: dict[str, Any]) -> Any:
+        """See `ultramon.backends.base.Backend.changes`."""
+
+
+class _Stamp(NamedTuple):
+    inode: int
+    size: int
+    mtime_ns: int
+
+
+class _Amount(NamedTuple):
+    """What one agent spent in one quarter of an hour with one model."""
+
+    at: float | None
+    usd: float | None
+    """None = it has no price."""
+    tokens: int
+
+
+class _Transcript:
+    """One transcript, as far as budgets need it."""
+
+    __slots__ = ("amounts", "stamp", "summarized")
+
+    def __init__(self, stamp: _Stamp, summarized: Summarized | None) -> None:
+        self.stamp = stamp
+        self.summarized = summarized
+        """None = it is none."""
+        self.amounts: dict[str | None, list[_Amount]] = {}
+        """By the file of prices."""
+
+
+class _Agent(NamedTuple):
+    """What the store says of an agent."""
+
+    agent_id: str
+    run: str
+    label: str | None
+    project: str | None
+    is_session_at_work: bool
+
+
+class BudgetLook:
+    """Looks at the budgets of the settings, for a `LevelWatch`: call it with the present time.
+
+    Args:
+        directory: The state directory, where the readings are stored.
+        states: The store, which knows the runs and labels of agents.
+        environ: Variables that move a host's directory.
+
+    Raises:
+        ConfigurationError: A setting of ``[budgets]`` is wrong, or a file of prices.
+    """
+
+    def __init__(
+        self, directory: str, states: StoredStates, environ: Mapping[str, str] = os.environ
+    ) -> None:
+        self.budgets = read_budgets()
+        self._stored = BudgetReadings(directory)
+        self._states = states
+        self._environ = environ
+        self._prices: dict[str | None, PriceList] = {
+            path: open_prices(path) for path in {one.prices for one in self.budgets}
+        }
+        self._transcripts: dict[str, _Transcript] = {}
+        self._agents: dict[str, _Agent] = {}
+        self._by_path: dict[str, _Agent] = {}
+        self._seen: dict[str, Any] = {}
+        self._readings: list[BudgetReading] = []
+        self._next_at = 0.0
+        self._has_read_all = False
+
+    def __call__(self, now: float) -> list[Crossing]:
+        """Return the levels that are reached; reads nothing where the last look is recent.
+
+        Raises:
+            StateError: The store refused, or the readings cannot be stored.
+        """
+        if not self.budgets:
+            return []
+        periods = [period_of(one, now) for one in self.budgets]
+        keys = [one.key for one in periods]
+        is_same = [one.period_key for one in self._readings] == keys
+        if now >= self._next_at or (self._readings and not is_same):
+            began = time.monotonic()
+            if self._take_stored(periods, now):
+                self._next_at = now + LOOK_SECONDS
+            elif self._read(min(one.starts_at for one in periods)):
+                self._readings = list(self._add_up(periods, now))
+                self._stored.write(self._readings)
+                self._next_at = now + max(LOOK_SECONDS, (time.monotonic() - began) / BUSY_RATIO)
+        return list(budget_crossings(self._readings, now, self._recipients()))
+
+    def _take_stored(self, periods: Sequence[Period], now: float) -> bool:
+        """Take what another process has found since this one would have looked."""
+        stored = self._stored.read(now)
+        if len(stored) != len(self.budgets):
+            return False
+        for budget, period, one in zip(self.budgets, periods, stored, strict=True):
+            own = budget.name, budget.scope, budget.limit, period.key, budget.enforce
+            theirs = one.name, one.scope, one.limit, one.period_key, one.is_enforced
+            is_recent = now - LOOK_SECONDS < one.measured_at <= now
+            # Which prices were used is not stored.
+            if own != theirs or budget.levels != one.levels or budget.prices or not is_recent:
+                return False
+        self._readings = stored
+        return True
+
+    def _read(self, since: float) -> bool:
+        """Read what is new; return whether everything has been read once.
+
+        Args:
+            since: No budget counts what was spent before; epoch seconds.
+        """
+        recent, older = self._files(since)
+        # A file that was deleted stays: what it cost was spent.
+        for path in [*self._transcripts]:
+            if self._transcripts[path].stamp.mtime_ns < since * 1e9:
+                del self._transcripts[path]
+        changed = [
+            path
+            for path, stamp in recent.items()
+            if path not in self._transcripts or self._transcripts[path].stamp != stamp
+        ]
+        if any(one.scope.needs_states or one.notify_agents for one in self.budgets):
+            self._read_states()
+        until, is_first = time.monotonic() + READ_SECONDS, not self._has_read_all
+        if changed:
+            with TranscriptIndex(_index_path(), of_few=not is_first) as index:
+                self._has_read_all |= self._read_files(index, changed, recent, older, until)
+        else:
+            self._has_read_all = True
+        return self._has_read_all
+
+    def _files(self, since: float) -> tuple[dict[str, _Stamp], list[str]]:
+        """Return the files that were written to since a time, and the others."""
+        recent: dict[str, _Stamp] = {}
+        older: list[str] = []
+        for path in client_files(self._environ):
+            try:
+                found = os.lstat(path)
+            except OSError:
+                continue
+            if found.st_mtime < since:
+                older.append(path)
+            else:
+                recent[path] = _Stamp(found.st_ino, found.st_size, found.st_mtime_ns)
+        return recent, older
+
+    def _read_files(
+        self,
+        index: TranscriptIndex,
+        changed: Iterable[str],
+        recent: Mapping[str, _Stamp],
+        older: Sequence[str],
+        until: float,
+    ) -> bool:
+        """Read transcripts; return whether there was time for all."""
+        uncertain: dict[str, Summarized] = {}
+        is_late = False
+        for path in changed:
+            if is_late := time.monotonic() > until:
+                break
+            before = self._transcripts.get(path)
+            one = next(iter(index.summarize([path])), None)
+            if not isinstance(one, Summarized):
+                self._transcripts[path] = _Transcript(recent[path], None)
+                continue
+            self._keep(one, recent[path])
+            known = None if before is None else before.summarized
+            # How far a copy goes is settled with its first own reply.
+            if known is None or known.summary.copied >= len(known.summary.keys):
+                uncertain[path] = one
+        if uncertain:
+            others = [
+                one.summarized
+                for path, one in self._transcripts.items()
+                if path not in uncertain and one.summarized is not None
+            ]
+            beside = [*others, *index.kept(sources_of(uncertain.values(), older))]
+            for found in index.count_copies_once(uncertain.values(), beside):
+                if isinstance(found, Summarized) and found is not uncertain[found.path]:
+                    self._keep(found, recent[found.path])
+        return not is_late
+
+    def _keep(self, one: Summarized, stamp: _Stamp) -> None:
+        # What drawings and tables need is most of a summary.
+        summary = replace(
+            one.summary, tokens_by_source={}, tokens_by_file={}, returns={}, points=[], usage=[]
+        )
+        kept = _Transcript(stamp, Summarized(one.path, summary))
+        self._transcripts[one.path] = kept
+
+    def _read_states(self) -> None:
+        """Read the states that changed; what was deleted is remembered."""
+        for agent in self._states.changes(None, self._seen).changed:
+            record: StateRecord | None = agent.record
+            if record is None:
+                continue
+            own = _Agent(
+                record.agent_id,
+                record.run,
+                record.label,
+                record.cwd,
+                record.active and record.parent_id is None and record.host != SDK_HOST,
+            )
+            self._agents[own.agent_id] = own
+            if isinstance(path := host_memory(record).get("transcriptPath"), str):
+                self._by_path[path] = own
+
+    def _add_up(self, periods: Sequence[Period], now: float) -> Iterator[BudgetReading]:
+        agents = [*self._by_agent().values()]
+        mains = {
+            (one.summary.host, one.summary.session_id): one
+            for one in (each.summarized for each in agents)
+            if one is not None and one.summary.agent_id is None
+        }
+        for budget, period in zip(self.budgets, periods, strict=True):
+            amounts: list[_Amount] = []
+            for one in agents:
+                assert one.summarized is not None
+                summary = one.summarized.summary
+                main = mains.get((summary.host, summary.session_id))
+                if self._counts(budget, one.summarized, main):
+                    amounts += self._amounts_of(one, budget.prices, main)
+            yield reading_of(budget, period, _sum(amounts, period), now)
+
+    def _by_agent(self) -> dict[tuple[str, str, str | None], _Transcript]:
+        """Return the transcripts by agent; of two of one agent the one that lasted longer."""
+        found: dict[tuple[str, str, str | None], _Transcript] = {}
+        for one in self._transcripts.values():
+            if one.summarized is None:
+                continue
+            summary = one.summarized.summary
+            key = summary.host, summary.session_id, summary.agent_id
+            if (other := found.get(key)) is None or _ended_at(one) >= _ended_at(other):
+                found[key] = one
+        return found
+
+    def _counts(self, budget: Budget, one: Summarized, main: Summarized | None) -> bool:
+        scope = budget.scope
+        if scope.is_all:
+            return True
+        whose = [self._agent_of(each) for each in (one, main) if each is not None]
+        known = [each for each in whose if each is not None]
+        names = [name for each in known for name in (each.agent_id, each.label)]
+        names += [_qualified_id(one.summary), one.summary.session_id]
+        run = known[0].run if known else None
+        projects = {each.summary.project for each in (one, main) if each is not None}
+        return any(scope.includes(project, run, names) for project in projects)
+
+    def _agent_of(self, one: Summarized) -> _Agent | None:
+        own = self._agents.get(_qualified_id(one.summary))
+        return own or self._by_path.get(one.path)
+
+    def _amounts_of(
+        self, one: _Transcript, prices_file: str | None, main: Summarized | None
+    ) -> list[_Amount]:
+        if prices_file not in one.amounts:
+            assert one.summarized is not None
+            usual = one.summarized.summary.model or (main and main.summary.model)
+            prices = self._prices[prices_file]
+            one.amounts[prices_file] = list(_price(one.summarized.summary, usual, prices))
+        return one.amounts[prices_file]
+
+    def _recipients(self) -> dict[str, tuple[str, ...]]:
+        """Return who is sent a message about each budget."""
+        found = {}
+        for budget in self.budgets:
+            names = [] if budget.notify is None else [budget.notify]
+            if budget.notify_agents:
+                names += [
+                    one.agent_id
+                    for one in self._agents.values()
+                    if one.is_session_at_work
+                    and budget.scope.includes(one.project, one.run, (one.agent_id, one.label))
+                ]
+            found[budget.name] = tuple(dict.fromkeys(names))
+        return found
+
+
+def _price(
+    summary: TranscriptSummary, usual_model: str | None, prices: PriceList
+) -> Iterator[_Amount]:
+    for part in parts_of(summary.spending):
+        if not any(part.usage):
+            continue
+        at = quarter_time(part.day)
+        price = prices.price(
+            part.usage,
+            part.model or usual_model,
+            None if at is None else at + _QUARTER_MIDDLE_SECONDS,
+            request_tokens=part.request_tokens,
+            speed=part.speed,
+            host_usd=part.host_usd,
+        )
+        yield _Amount(at, None if price is None else price.usd, part.usage.tokens)
+
+
+def _sum(amounts: Iterable[_Amount], period: Period) -> Spent:
+    usd, tokens, is_priced, is_dated = 0.0, 0, True, True
+    times: set[float] = set()
+    for one in amounts:
+        if one.at is None:
+            is_dated = False
+            if period.ends_at is not None:
+                continue
+        elif one.at < period.starts_at or (period.ends_at is not None and one.at >= period.ends_at):
+            continue
+        else:
+            times.add(one.at)
+        tokens += one.tokens
+        if one.usd is None:
+            is_priced = False
+        else:
+            usd += one.usd
+    is_dated |= period.ends_at is None
+    return Spent(usd, tokens, is_priced, is_dated, min(times, default=None), len(times))
+
+
+def _index_path() -> str | None:
+    try:
+        return index_path()
+    except ConfigurationError:
+        return None  # a user without a home: every look reads what changed as a whole
+
+
+def _ended_at(one: _Transcript) -> float:
+    return 0.0 if one.summarized is None else one.summarized.summary.ended_at or 0.0
+
+
+def _qualified_id(summary: TranscriptSummary) -> str:
+    if summary.agent_id is None:
+        return summary.session_id
+    return f"{summary.session_id}.{summary.agent_id}"
