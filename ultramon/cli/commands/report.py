@@ -62,7 +62,7 @@ def command(
     anonymous: bool,
     json: bool,
 ) -> None:
-    """Show what your agents cost, and what they did to their context windows.
+    """Show what your agents cost, and what filled their windows.
 
     Reads what Claude Code, Codex, Gemini CLI and Qwen Code have written on this machine, before
     anything is installed: what the tokens cost, which sessions and subagents ran out of room, what
