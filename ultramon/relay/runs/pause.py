@@ -92,7 +92,7 @@ class PlanPause:
         self._told = ""
 
     def may_start(self) -> bool:
-        """Return whether a context may begin now; a wait is reported once, and one too long stops.
+        """Return whether a context may begin now; a wait is reported once, one too long stops.
 
         An account of which nothing is known holds nothing back, nor does a limit past its reset.
         """
