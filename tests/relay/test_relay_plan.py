@@ -52,12 +52,16 @@ def test_it_waits_for_the_reset_and_then_begins(relay):
     assert len(result["contexts"]) == 1
 
 
-@pytest.mark.parametrize("which", ["below", "another account", "another limit below"])
+@pytest.mark.parametrize(
+    "which", ["below", "another account", "another limit below", "of another model"]
+)
 def test_what_leaves_enough_holds_nothing_back(relay, which):
     if which == "another account":
         use(relay, 99, 7_200, account="/srv/dev/.codex")
     elif which == "below":
         use(relay, 79, 7_200)
+    elif which == "of another model":
+        use(relay, 99, 7_200, name="codex_other.five_hour")
     else:
         use(relay, 10, 400_000, name=SEVEN_DAYS)
     with relay.client.api({"MAIN": steps()}) as api:

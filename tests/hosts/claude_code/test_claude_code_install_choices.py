@@ -78,6 +78,18 @@ def test_no_status_line_is_touched_when_none_is_wanted(client):
     assert client.installed()["statusLine"] == {"show": "none", "chained": None}
 
 
+def test_the_parts_of_the_status_line_stay_as_they_were_chosen(client):
+    """Not given again they stay; empty brings the usual ones back, and the file as it was."""
+    client.put()
+    usual = client.installed()
+    client.put(status_line_parts="plan, context")
+    assert client.installed()["statusLine"]["parts"] == ["plan", "context"]
+    client.put(pins=True)
+    assert client.installed()["statusLine"]["parts"] == ["plan", "context"]
+    client.put(pins=False, status_line_parts="")
+    assert client.installed()["statusLine"] == usual["statusLine"]
+
+
 def test_a_status_line_that_took_over_is_chained_by_the_next_installation(client):
     """Who replaced ours is the one that comes back in the end."""
     path = client.write({"statusLine": CCLINE})
@@ -278,6 +290,8 @@ def test_doctor_names_levels_that_changed_since_the_installation(client):
         {"critical": 1.5},
         {"audience": "everybody"},
         {"status_line": "mine"},
+        {"status_line_parts": "mine"},
+        {"status_line_parts": "plan,plan"},
         {"handoff_note": "x" * 2_001},
     ],
 )

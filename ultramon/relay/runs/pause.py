@@ -128,8 +128,12 @@ class PlanPause:
             return None
         account = self._plans.account(host.name, os.path.abspath(directory), now)
         most = 1.0 - self._run.choices.leave_plan
-        # Compared in whole percents: 1 - 0.2 is a hair below 0.8.
-        used_up = [one for one in account.limits if one.percent >= round(most * 100)]
+        # In whole percents: 1 - 0.2 is a hair below 0.8. A limit of one model is named after it.
+        used_up = [
+            one
+            for one in account.limits
+            if one.percent >= round(most * 100) and "." not in one.name
+        ]
         last = max(used_up, key=lambda one: one.resets_at, default=None)
         return None if last is None else (account, last)
 
