@@ -77,6 +77,14 @@ def test_a_level_is_an_event_with_all_facts(backend, directory, clock):
     assert event_words(event) == words
 
 
+def test_a_look_without_limits_stores_nothing(directory, clock, tmp_path):
+    """Not even the directory, where there is none."""
+    backend = LocalBackend(str(tmp_path / "none"))
+    watch(backend, str(tmp_path / "none"), clock).look()
+    backend.close()
+    assert not (tmp_path / "none").exists()
+
+
 def test_below_its_levels_a_limit_is_not_announced(backend, directory, clock):
     use(directory, 69.9)
     assert watch(backend, directory, clock).look() == []

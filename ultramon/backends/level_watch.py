@@ -62,7 +62,8 @@ class LevelWatch:
         self._source = source
         self._clock = clock
         self._settings = PlanLevels()
-        self._readings: list[Reading] = [self._read_plans, *readings]
+        self._plans = PlanLimits(directory)
+        self._readings = list(readings)
         self._announced: set[str] = set()
         self._stopping = threading.Event()
         self._thread: threading.Thread | None = None
@@ -92,8 +93,13 @@ class LevelWatch:
             StateError: The store refused; the next look tries again.
         """
         now = self._clock.now()
-        mark_watched(self._directory, now)
-        found = [one for read in self._readings for one in read(now)]
+        accounts = self._plans.accounts(now)
+        if accounts or self._readings:  # else nothing is stored by a look
+            mark_watched(self._directory, now)
+        notify = self._settings.notify
+        recipients = () if notify is None else (notify,)
+        found = list(plan_crossings(accounts, self._settings.levels, recipients))
+        found += [one for read in self._readings for one in read(now)]
         new = [one for one in found if one.key not in self._announced]
         for one in new:
             self._announce(one, now)
@@ -113,12 +119,6 @@ class LevelWatch:
                 is_refused = True
             if self._stopping.wait(LOOK_SECONDS):
                 return
-
-    def _read_plans(self, now: float) -> Iterable[Crossing]:
-        settings = self._settings
-        recipients = () if settings.notify is None else (settings.notify,)
-        accounts = PlanLimits(self._directory).accounts(now)
-        return plan_crossings(accounts, settings.levels, recipients)
 
     def _announce(self, crossing: Crossing, now: float) -> None:
         # The message first: a kill in between repeats it, and its key keeps it from coming twice.
