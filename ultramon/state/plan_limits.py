@@ -144,7 +144,7 @@ def plan_limit(
     percent, resets = finite_number(used_percent), finite_number(resets_at)
     if percent is None or resets is None or not (0 <= percent <= _MOST_PERCENT and resets > 0):
         return None
-    return PlanLimit(name, percent / 100, resets, measured_at)
+    return PlanLimit(name, round(percent / 100, 6), resets, measured_at)
 
 
 def newer(stored: PlanLimit | None, seen: PlanLimit) -> PlanLimit:
