@@ -12,6 +12,7 @@ from binascii import crc32
 import pytest
 from helpers.hooked_session import HookedSession
 from helpers.observed_agents import NOW, SESSION, observed, session
+from helpers.planted_transcripts import Machine, used
 from helpers.program import environment
 from helpers.pty_screen import Terminal
 from test_cli_status import HOSTILE, store
@@ -130,6 +131,34 @@ def test_the_first_line_ends_with_the_limits_of_a_plan(watch, tmp_path):
     narrow = watch(columns=44, NO_COLOR="1")
     narrow.wait_for("1 working")
     assert "5h" not in narrow.lines[0]
+
+
+@pytest.mark.parametrize("encoding", ["utf-8", "ascii"])
+def test_costs_are_those_of_the_transcripts(watch, tmp_path, encoding):
+    """Of each agent and of its run, and more when the transcript grows; blank where unknown."""
+    machine = Machine(tmp_path / "machine")
+    path = machine.write(SESSION, priced("m1", 100_000))
+    subagent = machine.write(SESSION, priced("s1", 40_000), used("s2", 9_000), agent="a1")
+    here = {"hostname": this_machine().hostname}
+    hosted(tmp_path, 1, "mend the login", memory={"transcriptPath": str(path)}, **here)
+    hosted(tmp_path, 1, "reader", "a1", memory={"transcriptPath": str(subagent)}, **here)
+    hosted(tmp_path, 2, "review it")
+    utf8 = {} if encoding == "utf-8" else {"PYTHONIOENCODING": encoding, "PYTHONUTF8": "0"}
+    terminal = watch(columns=100, **utf8)
+    least = "≥" if encoding == "utf-8" else ">"
+    terminal.wait_for(rf"run claude-code  {least}\$0\.7")
+    terminal.wait_for("mend the login .* \\$0.50 ")
+    terminal.wait_for("reader .* \\$0.2[0-9] ")
+    assert " cost " in terminal.lines[1]
+    machine.write(SESSION, priced("m2", 200_000))
+    terminal.wait_for("mend the login .* \\$1.50 ")
+
+
+def priced(name, tokens):
+    """A reply of a model whose price is known: $5 a million tokens of input."""
+    entry = used(name, tokens, output=0)
+    entry["message"]["model"] = "claude-opus-4-5"
+    return entry
 
 
 def test_keys_move_filter_sort_and_explain(watch, tmp_path):

@@ -7,6 +7,7 @@ from contextlib import ExitStack
 
 import pytest
 from helpers.html import HOSTILE, Parsed
+from helpers.planted_transcripts import OTHER, SESSION, Machine, used
 from helpers.postgres_network import wait_until
 from helpers.program import CAPTURES
 from helpers.web_page import WebServing
@@ -377,12 +378,12 @@ def test_a_column_that_no_row_fills_is_left_out(serving, make, clock):
         parsed = Parsed(client.get("/").text)
         return next(v for tag, n, v in parsed.attributes if tag == "table" and n == "class")
 
-    assert classes() == "fleet no-runway no-tasks no-doing"
+    assert classes() == "fleet no-runway no-cost no-tasks no-doing"
     monitor.plan(["a"])
     monitor.set_current_task("a")
     monitor.update_heartbeat()
     clock.advance(2)
-    wait_until(lambda: classes() == "fleet no-runway")
+    wait_until(lambda: classes() == "fleet no-runway no-cost")
 
 
 def test_a_lane_ends_where_its_agent_was_lost(serving, make, clock, backend):
@@ -472,3 +473,26 @@ def test_a_limit_of_a_plan_is_on_the_page_until_its_reset(backend, clock, tmp_pa
     assert "5h 62 %, resets" in to_html(view.draw(readers))
     clock.advance(600)
     assert "5h" not in to_html(view.draw(readers))
+
+
+def test_the_pages_show_what_agents_and_runs_cost(serving, clock, tmp_path):
+    """Of each agent whose transcript is here, of its run, and on its own page; list prices."""
+    machine = Machine(tmp_path / "machine")
+    reply_of_opus = used("m1", 100_000, output=0)
+    reply_of_opus["message"]["model"] = "claude-opus-4-5"
+    path = machine.write(SESSION, reply_of_opus)
+    record = make_record(
+        "session", host="claude-code", run="job", session_id=SESSION,
+        extra={"claudeCode": {"transcriptPath": str(path)}},
+    )  # fmt: skip
+    other = make_record("other", host="claude-code", run="job", session_id=OTHER)
+    states = tmp_path / "state" / "subagents"
+    states.mkdir(parents=True, exist_ok=True)
+    for one in (record, other):
+        (states / f"{one.agent_id}.json").write_bytes(encode_state(one, one.agent_id))
+    visitor = serving.visitor(clock.now())
+    page = visitor.get("/?all=1").text
+    assert '<td class="number cost">$0.50</td>' in page
+    assert "· ≥ $0.50</span>" in page
+    assert "no-cost" not in page
+    assert "$0.50 (list price)" in visitor.get("/agent?id=session").text

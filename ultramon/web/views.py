@@ -11,6 +11,8 @@ from starlette.exceptions import HTTPException
 from ultramon.backends.queue import queue_of
 from ultramon.errors import ConfigurationError, StateError
 from ultramon.hosts.blind_sessions import BlindSessions
+from ultramon.prices.price_list import open_prices
+from ultramon.recordings.live_costs import LiveCosts
 from ultramon.state.observed import Unreadable, observe
 from ultramon.state.plan_limits import PlanLimits
 from ultramon.state.record import host_memory
@@ -63,6 +65,7 @@ class Readers:
         self.agents = AgentReader(backend, clock)
         self.events = EventReader(backend)
         self.fillings = FillingReader()
+        self.costs = LiveCosts(open_prices(clock=clock))
 
     def plans(self) -> list[AccountPlan]:
         """Return the accounts whose limits are known now."""
@@ -99,6 +102,7 @@ class FleetView:
         look = readers.agents.look(self.run, self.limit, with_ended=self.with_ended)
         return fleet_content(
             look,
+            readers.costs.of_agents(one.record for one in look.shown),
             run=self.run,
             limit=self.limit,
             more=min(self.limit * 4, MAX_ROWS),
@@ -132,7 +136,8 @@ class AgentView:
         events = readers.events.latest(lambda event: event.agent_id == self.agent_id, _AGENT_EVENTS)
         filling = readers.fillings.of(record, host_memory(record).get("transcriptPath"))
         history = readers.backend.history(self.agent_id)
-        return agent_content(AgentFacts(one, history, events, filling, now))
+        cost = readers.costs.of_agents([record]).get(self.agent_id)
+        return agent_content(AgentFacts(one, history, events, filling, now, cost))
 
 
 @dataclass(frozen=True, slots=True)

@@ -66,6 +66,8 @@ class Look(NamedTuple):
     """Epoch seconds, for the time since the last activity."""
     is_brief: bool = False
     """Whether states are one or two words, without reasons."""
+    cost_of: Callable[[ObservedAgent], str] | None = None
+    """Returns what an agent cost, in at most six cells; None = not shown."""
 
 
 class Column(NamedTuple):
@@ -119,6 +121,10 @@ def _bar(one: ObservedAgent, look: Look) -> tuple[str, str]:
 
 def _trend(one: ObservedAgent, look: Look) -> tuple[str, str]:
     return "" if look.trend_of is None else look.trend_of(one), ""
+
+
+def _cost(one: ObservedAgent, look: Look) -> tuple[str, str]:
+    return "" if look.cost_of is None else look.cost_of(one), ""
 
 
 def _tokens(one: ObservedAgent, look: Look) -> tuple[str, str]:
@@ -178,6 +184,8 @@ _BAR = Column("", _bar, _WHOLE, 6, 8, 76)
 _USAGE = Column("usage", lambda one, _: (usage_words(one.record), _style(one)), _RIGHT, 0, 5)
 _TOKENS = Column("tokens", _tokens, _RIGHT, 4)
 _RUNWAY = Column("runway", lambda one, _: (runway_words(one), ""), _RIGHT, 2, 12, 60)
+COST = Column("cost", _cost, _RIGHT, 9, 6, 84)
+"""As `TREND` it needs more than the state: the transcript of an agent."""
 _TASKS = Column("tasks", lambda one, _: (tasks_words(one.record), ""), _RIGHT, 5, 7, 92)
 _HEARTBEAT = Column("beat", lambda one, _: (age(one.liveness.heartbeat_age_seconds), ""), _RIGHT, 3)
 _DOING = Column("doing", _doing, {"max_width": 32}, 7, 28, 140)
@@ -189,7 +197,7 @@ _OF_A_TABLE = (
     NAME, HOST, LEVEL, _BAR, _USAGE, TREND, _TOKENS, _RUNWAY, _TASKS, _HEARTBEAT, _DOING, _STATE,
     ID,
 )  # fmt: skip
-OF_THE_APPLICATION = (HOST, _USAGE, _BAR, TREND, _RUNWAY, _TASKS, _DOING, _STATE, _IDLE, ID)
+OF_THE_APPLICATION = (HOST, _USAGE, _BAR, TREND, _RUNWAY, COST, _TASKS, _DOING, _STATE, _IDLE, ID)
 """The columns behind the names in `ultramon watch`."""
 
 

@@ -22,6 +22,7 @@ from ultramon.web.pages.layout import agent_url, facts_list, job_url
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
+    from ultramon.prices.cost import Cost
     from ultramon.state.history import HistoryPoint
     from ultramon.state.observed import ObservedAgent
     from ultramon.web.event_reader import PastEvent
@@ -56,6 +57,8 @@ class AgentFacts(NamedTuple):
     """The latest first."""
     filling: Filling | None
     now: float
+    cost: Cost | None = None
+    """What it cost so far, None where no transcript says it."""
 
 
 def agent_content(facts: AgentFacts) -> Element:
@@ -89,7 +92,7 @@ def agent_content(facts: AgentFacts) -> Element:
         ),
         element(
             "div",
-            element("section", element("h2", "Facts"), _facts(one, facts.now), class_="card"),
+            element("section", element("h2", "Facts"), _facts(facts), class_="card"),
             _filled(facts.filling),
             _tasks(record.tasks),
             _handoff(record.handoff),
@@ -158,7 +161,8 @@ def _marks(events: Sequence[PastEvent]) -> Iterator[Mark]:
             yield Mark(event.at, kind, words)
 
 
-def _facts(one: ObservedAgent, now: float) -> Element:
+def _facts(facts: AgentFacts) -> Element:
+    one, now, cost = facts.one, facts.now, facts.cost
     record = one.record
     left = runway_to_limit(record)
     likely = None if record.forecast is None else describe_compaction(record.forecast)
@@ -168,6 +172,7 @@ def _facts(one: ObservedAgent, now: float) -> Element:
         [
             ("host", field(record.host)),
             ("model", field(record.model)),
+            ("cost", f"{cost.words} (list price)" if cost is not None and cost.words else ""),
             ("limit", f"{limit_words(record.context_limit, record.limit_source)}"
              f" ({field(record.limit_source)})"),
             ("reading", f"{field(record.tokens_source)}, {age(_since(record.measured_at, now))} ago"

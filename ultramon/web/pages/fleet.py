@@ -10,6 +10,7 @@ from ultramon.context.level_words import brief_level_words
 from ultramon.errors import ConfigurationError
 from ultramon.pictures.drawings import bar
 from ultramon.pictures.elements import Element, element
+from ultramon.prices.cost import Cost, cost_words
 from ultramon.state.agent_rows import arrange, phase_of, runway_words, tasks_words
 from ultramon.state.liveness import ENDED, LOST, STALE
 from ultramon.state.plan_words import limit_words, measured_words
@@ -18,7 +19,7 @@ from ultramon.system.wording import field, plural, tokens
 from ultramon.web.pages.layout import agent_url, job_url, number_cell, url
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
 
     from ultramon.context.ladder import ResolvedRung
     from ultramon.state.agent_rows import AgentRow, RowGroup
@@ -28,8 +29,9 @@ if TYPE_CHECKING:
 
 _MOST_UNREADABLE = 10
 _MOST_DEPTH = 4
-_COLUMNS = ("agent", "level", "usage", "", "tokens", "runway", "tasks", "doing", "state")
-_MAY_BE_EMPTY = ("runway", "tasks", "doing")
+_COLUMNS = ("agent", "level", "usage", "", "tokens", "runway", "cost", "tasks", "doing", "state")
+LIST_PRICE = "So far, by the transcripts on this machine; list price, not your bill."
+_MAY_BE_EMPTY = ("runway", "cost", "tasks", "doing")
 
 
 def level_class(one: ObservedAgent) -> str:
@@ -74,6 +76,7 @@ def state_words(one: ObservedAgent, need: str) -> tuple[str, str]:
 
 def fleet_content(
     look: Look,
+    costs: Mapping[str, Cost],
     *,
     run: str | None,
     limit: int,
@@ -85,6 +88,7 @@ def fleet_content(
 
     Args:
         look: The agents.
+        costs: What agents cost so far, by id, where it is known.
         run: The run they are of; None = of all runs.
         limit: How many may be shown.
         more: How many the link to more asks for.
@@ -92,7 +96,7 @@ def fleet_content(
         plans: The accounts whose limits are known.
     """
     chosen = {"run": run, "all": 1 if with_ended else None}
-    groups = [_group(group) for group in arrange(look.shown)]
+    groups = [_group(group, costs) for group in arrange(look.shown)]
     head = element(
         "tr",
         *(
@@ -101,7 +105,11 @@ def fleet_content(
         ),
     )
     table = element(
-        "table", element("thead", head), *groups, class_=_table_class(look), aria_label="Agents"
+        "table",
+        element("thead", head),
+        *groups,
+        class_=_table_class(look, costs),
+        aria_label="Agents",
     )
     empty = "No agents. `ultramon demo` starts some; `ultramon install HOST` has the next sessions "
     empty += "of claude-code, codex, gemini or qwen report themselves."
@@ -138,10 +146,11 @@ def _plan(account: AccountPlan, now: float) -> Element:
     )
 
 
-def _table_class(look: Look) -> str:
+def _table_class(look: Look, costs: Mapping[str, Cost]) -> str:
     """Return the classes by which the style sheet leaves columns out that no row fills."""
     filled = {
         "runway": any(map(runway_words, look.shown)),
+        "cost": any(cost.words for cost in costs.values()),
         "tasks": any(tasks_words(one.record) for one in look.shown),
         "doing": any(one.record.current_task for one in look.shown),
     }
@@ -167,21 +176,38 @@ def _choice(name: str, link: str, *, is_chosen: bool) -> Element:
     return element("a", name, href=link, aria_current="true" if is_chosen else None)
 
 
-def _group(group: RowGroup) -> Element:
+def _group(group: RowGroup, costs: Mapping[str, Cost]) -> Element:
     job = element("a", field(group.run), href=job_url(group.run))
     project = f" · {field(group.project)}" if group.project else None
-    title = element("th", "run ", job, project, colspan=len(_COLUMNS), scope="rowgroup")
-    rows = [line for row in group.rows for line in _lines(row, 0)]
+    together = _cost_below(group.rows, costs)
+    cost = element("span", f" · {together}", title=LIST_PRICE) if together else None
+    title = element("th", "run ", job, project, cost, colspan=len(_COLUMNS), scope="rowgroup")
+    rows = [line for row in group.rows for line in _lines(row, 0, costs)]
     return element("tbody", element("tr", title, class_="group"), *rows)
 
 
-def _lines(row: AgentRow, depth: int) -> Iterator[Element]:
-    yield _line(row, depth)
+def _cost_below(rows: Iterable[AgentRow], costs: Mapping[str, Cost]) -> str:
+    """Return what agents cost with all below them, empty where nothing is known."""
+    together, is_whole, waiting = Cost(), True, list(rows)
+    while waiting:
+        row = waiting.pop()
+        waiting += row.children
+        if (cost := costs.get(row.agent_id)) is not None:
+            together.merge(cost)
+        elif row.seen.record.host is not None:
+            is_whole = False
+    if together.known_usd is None:
+        return ""
+    return cost_words(together.known_usd, is_whole=is_whole and not together.unpriced)
+
+
+def _lines(row: AgentRow, depth: int, costs: Mapping[str, Cost]) -> Iterator[Element]:
+    yield _line(row, depth, costs.get(row.agent_id))
     for child in row.children:
-        yield from _lines(child, depth + 1)
+        yield from _lines(child, depth + 1, costs)
 
 
-def _line(row: AgentRow, depth: int) -> Element:
+def _line(row: AgentRow, depth: int, cost: Cost | None) -> Element:
     one, record = row.seen, row.seen.record
     title = row.name.title or row.name.project or row.name.tag
     tag = row.name.tag if row.name.tag != title else ""
@@ -214,6 +240,7 @@ def _line(row: AgentRow, depth: int) -> Element:
             data_value=known_tokens(record), data_limit=record.context_limit,
         ),
         number_cell(runway_words(one), class_="number runway"),
+        number_cell("" if cost is None else cost.words, class_="number cost"),
         number_cell(tasks_words(record), class_="number tasks"),
         element("td", field(record.current_task), class_="doing"),
         element("td", words, class_=f"state {class_}".strip()),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import takewhile
 from typing import TYPE_CHECKING
 
 from rich.segment import Segment
@@ -12,6 +13,7 @@ from textual.scroll_view import ScrollView
 from textual.strip import Strip
 
 from ultramon.cli.views.watch.lines import Look, draw_line
+from ultramon.prices.cost import Cost, short_cost
 
 if TYPE_CHECKING:
     from ultramon.cli.views.watch.lines import Line
@@ -30,6 +32,7 @@ class AgentView(ScrollView, can_focus=True, inherit_bindings=False):
         self.look = Look(80, ascii_only)
         self.trends: dict[str, str] = {}
         self.has_trends = False
+        self.costs: dict[str, Cost] = {}
         self.now = 0.0
         self._at = 0
         self._is_at_top = True
@@ -52,7 +55,9 @@ class AgentView(ScrollView, can_focus=True, inherit_bindings=False):
         chosen, at = self.chosen, 0 if self._is_at_top else self._at
         self.lines, self.now = lines, now
         look = Look(self.size.width or 80, self.look.ascii_only)
-        self.look = look.fitted(lines, now, with_trends=self.has_trends)
+        self.look = look.fitted(
+            lines, now, with_trends=self.has_trends, with_costs=bool(self.costs)
+        )
         self._at = min(at, max(len(lines) - 1, 0))
         if chosen is not None and not self._is_at_top:
             for number, line in enumerate(lines):
@@ -124,7 +129,28 @@ class AgentView(ScrollView, can_focus=True, inherit_bindings=False):
         line = self.lines[number]
         trend = "" if line.row is None else self.trends.get(line.row.agent_id, "")
         chosen = number == self._at
-        return draw_line(line, self.look, self.now, is_chosen=chosen, trend=trend)
+        cost = self._cost_words(number)
+        return draw_line(line, self.look, self.now, is_chosen=chosen, trend=trend, cost=cost)
+
+    def _cost_words(self, number: int) -> str:
+        """Return what an agent cost, or the agents below a heading together."""
+        if not self.costs:
+            return ""
+        row, cost, is_whole = self.lines[number].row, Cost(), True
+        if row is not None:
+            cost = self.costs.get(row.agent_id, cost)
+        else:
+            below = takewhile(lambda line: line.row is not None, self.lines[number + 1 :])
+            for line in below:
+                assert line.row is not None
+                one = self.costs.get(line.row.agent_id)
+                if one is not None:
+                    cost.merge(one)
+                elif line.row.seen.record.host is not None:
+                    is_whole = False
+        is_whole = is_whole and not cost.unpriced
+        words = short_cost(cost.known_usd, is_whole=is_whole or cost.known_usd is None)
+        return words.replace("≥", ">") if self.look.ascii_only else words
 
     def render_line(self, y: int) -> Strip:
         """Return one line of the screen; see `ScrollView.render_line`."""

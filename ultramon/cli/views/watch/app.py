@@ -19,7 +19,7 @@ from textual.binding import Binding, BindingType
 from textual.widgets import Input, Static
 
 from ultramon.cli.output import field, summary_line
-from ultramon.cli.views.agent_table import TREND
+from ultramon.cli.views.agent_table import COST, TREND
 from ultramon.cli.views.watch.actions import (
     ask_to_hand_over,
     hand_over_question,
@@ -194,6 +194,7 @@ class WatchApp(App[int]):
             self._ring(self._found.news)
         self._put()
         await self._put_trends()
+        await self._put_costs()
 
     def _put(self) -> None:
         """Write what was found to the screen."""
@@ -215,6 +216,18 @@ class WatchApp(App[int]):
         )
         if not view.has_trends and any(map(str.strip, view.trends.values())):
             view.has_trends = True
+            self._put()
+        view.redraw()
+
+    async def _put_costs(self) -> None:
+        view = self.view
+        if self.size.width < COST.from_width:
+            return
+        found = await self._read(self._source.costs, view.rows_on_screen)
+        if found.items() <= view.costs.items():
+            return
+        is_first, view.costs = not view.costs, view.costs | found
+        if is_first:
             self._put()
         view.redraw()
 

@@ -9,7 +9,7 @@ from rich.cells import cell_len, set_cell_size
 
 from ultramon.cli.output import field
 from ultramon.cli.views import agent_table
-from ultramon.cli.views.agent_table import HOST, ID, OF_THE_APPLICATION, TREND, brief_state
+from ultramon.cli.views.agent_table import COST, HOST, ID, OF_THE_APPLICATION, TREND, brief_state
 from ultramon.state.liveness import ENDED
 
 if TYPE_CHECKING:
@@ -55,7 +55,7 @@ class Look:
         used = sum(column.cells + 1 for column in self.columns)
         return max(self.width - used, min(_MIN_NAME_CELLS, self.width))
 
-    def of_cells(self, now: float, trend: str = "") -> agent_table.Look:
+    def of_cells(self, now: float, trend: str = "", cost: str = "") -> agent_table.Look:
         """Return how the cells of one line are drawn."""
         return agent_table.Look(
             is_wide=False,
@@ -63,9 +63,12 @@ class Look:
             trend_of=lambda _: trend,
             now=now,
             is_brief=True,
+            cost_of=lambda _: cost,
         )
 
-    def fitted(self, lines: Sequence[Line], now: float, *, with_trends: bool) -> Look:
+    def fitted(
+        self, lines: Sequence[Line], now: float, *, with_trends: bool, with_costs: bool = False
+    ) -> Look:
         """Return the look with the columns that fit and that some line fills."""
         rows = [line.row for line in lines if line.row is not None]
         widest_id = max((len(row.name.tag) for row in rows), default=0)
@@ -77,9 +80,11 @@ class Look:
             fills = any(column.cell(row.seen, look)[0].strip() for row in rows)
             if column is TREND:
                 fills = with_trends
+            elif column is COST:
+                fills = with_costs
             elif column is HOST:
                 fills = len({row.seen.record.host for row in rows}) > 1
-            if fills or not rows:
+            if fills or (not rows and column is not COST):
                 columns.append(column._replace(cells=cells))
         return replace(self, columns=tuple(columns))
 
@@ -157,7 +162,13 @@ def name_text(line: Line, look: Look, *, has_heading: bool) -> str:
 
 
 def draw_line(
-    line: Line, look: Look, now: float, *, is_chosen: bool = False, trend: str = ""
+    line: Line,
+    look: Look,
+    now: float,
+    *,
+    is_chosen: bool = False,
+    trend: str = "",
+    cost: str = "",
 ) -> list[tuple[str, str]]:
     """Return the parts of a line, each with its style; together as wide as the terminal.
 
@@ -167,15 +178,17 @@ def draw_line(
         now: Epoch seconds.
         is_chosen: Whether the cursor stands on it; the mark is seen without colours too.
         trend: Its sparkline.
+        cost: What the agent cost; of a heading what all below it did.
     """
     if line.row is None:
-        return [(_cut(line.heading, look.width, look), "bold")]
+        heading = f"{line.heading}  {cost}" if cost else line.heading
+        return [(_cut(heading, look.width, look), "bold")]
     row, mark = line.row, "> " if is_chosen else "  "
     base = "dim" if row.seen.liveness.verdict == ENDED else ""
     chosen = "bold" if is_chosen else base
     name = name_text(line, look, has_heading=bool(row.name.project))
     parts = [(mark + _cut(name, look.name_cells - len(mark), look), chosen)]
-    drawn = look.of_cells(now, trend)
+    drawn = look.of_cells(now, trend, cost)
     for column in look.columns:
         text, style = column.cell(row.seen, drawn)
         text = _cut(field(text), column.cells, look, right="justify" in column.options)

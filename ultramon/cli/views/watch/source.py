@@ -17,6 +17,8 @@ if TYPE_CHECKING:
 
     from ultramon.backends.base import Backend
     from ultramon.cli.agent_list import AgentList
+    from ultramon.prices.cost import Cost
+    from ultramon.recordings.live_costs import LiveCosts
     from ultramon.state.agent_rows import AgentRow, RowGroup
     from ultramon.state.plan_limits import AccountPlan
     from ultramon.state.record import StateRecord
@@ -56,6 +58,7 @@ class Source:
         self._recent = RecentEvents(backend)
         self._checked: dict[str, StateRecord] = {}
         self._trends: dict[str, tuple[object, str]] = {}
+        self._costs: LiveCosts | None = None
 
     def look(self, *, with_finished: bool) -> Found:
         """Look again.
@@ -120,6 +123,18 @@ class Source:
                 before = self._trends[record.agent_id] = mark, line
             found[record.agent_id] = before[1]
         return found
+
+    def costs(self, rows: Iterable[AgentRow]) -> dict[str, Cost]:
+        """Return what the agents that are on the screen cost, by id, as far as it is known."""
+        records = [row.seen.record for row in rows if row.seen.record.host is not None]
+        if not records:
+            return {}
+        if self._costs is None:
+            from ultramon.prices.price_list import open_prices
+            from ultramon.recordings.live_costs import LiveCosts
+
+            self._costs = LiveCosts(open_prices())
+        return self._costs.of_agents(records)
 
     def why(self, row: AgentRow) -> list[str]:
         """Return everything about one agent, in lines."""
