@@ -147,6 +147,38 @@ def test_a_later_report_reads_nothing_again(busy):
     assert again | {"generatedAt": first["generatedAt"]} == first
 
 
+def test_what_changed_since_the_last_report_is_in_the_next(busy, tmp_path):
+    """A grown file, a new one, one that is gone, other days, other prices: nothing is old."""
+    first = report_json(busy)
+    busy.write(SESSION, used("late", 12_345))
+    grown = report_json(busy)
+    assert grown["spent"]["inputTokens"] == first["spent"]["inputTokens"] + 12_345
+    gone = busy.write("99999999-aaaa-4333-8444-555555555555", used("m", 500))
+    assert report_json(busy)["sessions"] == first["sessions"] + 1
+    gone.unlink()
+    assert report_json(busy)["sessions"] == first["sessions"]
+    assert report_json(busy, "--days", "1")["sessions"] == 0
+    prices = tmp_path / "prices.toml"
+    prices.write_text("list_price_factor = 2")
+    dearer = report_json(busy, "--prices", prices)
+    assert dearer["costUsd"] == pytest.approx(2 * grown["costUsd"])
+    assert dearer["priceData"]["hasOwnPrices"]
+    prices.write_text("list_price_factor = 1")
+    assert report_json(busy, "--prices", prices)["costUsd"] == pytest.approx(grown["costUsd"])
+    assert report_json(busy)["costUsd"] == grown["costUsd"]
+
+
+def test_a_wrong_file_of_prices_ends_the_report(busy, tmp_path):
+    """Before anything is read, with the key and what is allowed."""
+    path = tmp_path / "prices.toml"
+    path.write_text("[usd_per_million_tokens.x]\ninput = -1\noutput = 1")
+    done = report(busy, "--prices", path)
+    assert done.returncode != 0
+    assert "usd_per_million_tokens.x.input=-1" in done.stderr
+    assert "must be a number, 0 or more" in done.stderr
+    assert done.stdout == ""
+
+
 def test_a_report_writes_only_its_index_and_the_daily_sums(busy):
     """No agent's state is made, and nothing below the clients' directories changes."""
     before = sorted(busy.root.rglob("*"))

@@ -154,6 +154,11 @@ class PriceList:
         return max((day for day in days if day <= limit), default=None)
 
     @property
+    def identity(self) -> str:
+        """Return what is another text where a price may be another one."""
+        return f"{self.data_version} {self._own!r}"
+
+    @property
     def own_date(self) -> datetime.date | None:
         """Since when a person's own prices hold, None without."""
         return None if self._own is None else self._own.date

@@ -143,6 +143,7 @@ class DailySums:
 
     def __init__(self, path: str | None) -> None:
         self.problem: str | None = None
+        self._path = path
         self._connection = sqlite3.connect(":memory:") if path is None else self._open(path)
         if path is None:
             _prepare(self._connection)
@@ -162,6 +163,15 @@ class DailySums:
         connection = sqlite3.connect(":memory:")
         _prepare(connection)
         return connection
+
+    @property
+    def identity(self) -> tuple[object, ...]:
+        """Return what is another value where the sums are another file, or know other copies."""
+        try:
+            found = None if self._path is None else os.stat(self._path).st_ino
+        except OSError:
+            found = None
+        return found, self.problem, sorted(self.copied().items())
 
     def __enter__(self) -> DailySums:
         return self

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from ultramon.hosts.port import Host
     from ultramon.hosts.transcripts.jsonl import TranscriptReader
 
-_FORMAT = 5
+_FORMAT = 6
 # Another version of ultramon may read more out of the same lines.
 _VERSION = zlib.crc32(f"{_FORMAT} {__version__}".encode()) & 0x7FFFFFFF
 _SCHEMA = """
@@ -41,10 +41,12 @@ _SCHEMA = """
     CREATE TABLE memories (
         path BLOB PRIMARY KEY, offset INTEGER, check_sum INTEGER, memory BLOB
     ) WITHOUT ROWID;
+    CREATE TABLE results (key TEXT PRIMARY KEY, result BLOB);
 """
 # A sum over the whole file would take as long as reading it.
 _CHECKED_BYTES = 4096
 _FILES_PER_TRANSACTION = 32
+_MOST_RESULTS = 8
 _BUSY_SECONDS = 5.0
 
 
@@ -104,7 +106,14 @@ class TranscriptIndex:
                 self.problem = f"{error.path}: {error.reason}"
             except (OSError, sqlite3.Error) as error:
                 self.problem = f"{path}: {error}"
-        self._known = {} if of_few else self._load()
+        # Of few, the known ones are asked for one by one.
+        self._files: dict[str, tuple[_Stamp, str]] | None = {} if of_few else None
+
+    @property
+    def _known(self) -> dict[str, tuple[_Stamp, str]]:
+        if self._files is None:
+            self._files = self._load()
+        return self._files
 
     def __enter__(self) -> TranscriptIndex:
         return self
@@ -192,6 +201,28 @@ class TranscriptIndex:
             summary = None if known is None else self._kept(known[0])
             if isinstance(summary, TranscriptSummary):
                 yield Summarized(path, summary)
+
+    def result(self, key: str) -> bytes | None:
+        """Return what was kept under a key, None without."""
+        if self._connection is None:
+            return None
+        try:
+            row = self._connection.execute(
+                "SELECT result FROM results WHERE key = ?", (key,)
+            ).fetchone()
+            return None if row is None else zlib.decompress(row[0])
+        except (sqlite3.Error, zlib.error):
+            return None
+
+    def keep_result(self, key: str, result: bytes) -> None:
+        """Keep what was made of the transcripts; of a few the oldest is forgotten."""
+        if self._connection is None:
+            return
+        with suppress(sqlite3.Error), self._connection:
+            run = self._connection.execute
+            run("REPLACE INTO results VALUES (?, ?)", (key, zlib.compress(result, 1)))
+            kept = "SELECT rowid FROM results ORDER BY rowid DESC LIMIT ?"
+            run(f"DELETE FROM results WHERE rowid NOT IN ({kept})", (_MOST_RESULTS,))
 
     def forget_missing(self) -> None:
         """Forget the files that are no longer there."""
@@ -361,7 +392,7 @@ def _prepare(connection: sqlite3.Connection) -> None:
         connection.execute("BEGIN EXCLUSIVE")
         if connection.execute("PRAGMA user_version").fetchone()[0] == _VERSION:
             return  # another process was faster
-        for table in ("files", "memories"):
+        for table in ("files", "memories", "results"):
             connection.execute(f"DROP TABLE IF EXISTS {table}")
         for statement in _SCHEMA.split(";"):
             connection.execute(statement)

@@ -6,7 +6,8 @@ import errno
 import os
 import sys
 import time
-from typing import TYPE_CHECKING
+from contextlib import suppress
+from typing import TYPE_CHECKING, NamedTuple
 
 import click
 
@@ -15,10 +16,11 @@ from ultramon.cli.selection import json_option
 
 if TYPE_CHECKING:
     from ultramon.recordings.daily_sums import DailySums
-    from ultramon.recordings.index import Summarized, Unreadable
+    from ultramon.recordings.index import Summarized, TranscriptIndex, Unreadable
     from ultramon.recordings.survey import Survey
 
 _DAYS = 30
+_HOUR_SECONDS = 3_600
 _PATIENCE_FILES = 25
 """After so many files a line says why nothing happens."""
 
@@ -102,23 +104,40 @@ def command(
 
 
 def _survey(paths: tuple[str, ...], days: int | None, prices_file: str | None) -> Survey:
+    import json
+
     from ultramon.context.config import ContextConfig
     from ultramon.prices.price_list import open_prices
-    from ultramon.recordings.survey import survey
+    from ultramon.recordings.index import TranscriptIndex, index_path
+    from ultramon.recordings.survey import Survey, survey
+    from ultramon.state.models import utc
 
     prices = open_prices(prices_file)
+    config = ContextConfig().without_project  # the report is about all projects
     now = time.time()
-    with _daily_sums(paths) as sums:
-        found, older = _read(paths, days, now, sums)
-    return survey(
-        found,
-        ContextConfig().without_project,  # the report is about all projects
-        now=now,
-        days=days,
-        older_transcripts=older,
-        by_id=not paths,
-        prices=prices,
-    )
+    files = _find(paths, days, now)
+    with _daily_sums(paths) as sums, TranscriptIndex(index_path()) as index:
+        key = files.key((days, bool(paths), config, prices.identity, sums.identity))
+        found = None
+        if (kept := index.result(key)) is not None:
+            with suppress(ValueError):
+                found = Survey.model_validate(json.loads(kept))
+        if found is None:
+            found = survey(
+                _read(paths, files, index, sums),
+                config,
+                now=files.now,
+                days=days,
+                older_transcripts=len(files.older),
+                by_id=not paths,
+                prices=prices,
+            )
+            if files.are_readable:
+                # Not pydantic's own JSON: it takes no half characters, which paths may hold.
+                facts = found.model_dump(mode="json", by_alias=True)
+                index.keep_result(key, json.dumps(facts).encode())
+        _say_what_is_not_kept(index, sums)
+    return found.model_copy(update={"generated_at": utc(now)})
 
 
 def _report_periods(
@@ -132,13 +151,15 @@ def _report_periods(
 ) -> None:
     from ultramon.prices.price_list import open_prices
     from ultramon.recordings.daily_sums import anonymous
-    from ultramon.recordings.index import Unreadable
+    from ultramon.recordings.index import TranscriptIndex, Unreadable, index_path
 
     prices = open_prices(prices_file)
     now = time.time()
-    with _daily_sums(paths) as sums:
-        read, older = _read(paths, days, now, sums)
+    files = _find(paths, days, now)
+    with _daily_sums(paths) as sums, TranscriptIndex(index_path()) as index:
+        read = _read(paths, files, index, sums)
         found = sums.report(by, prices, now=now, days=days)
+        _say_what_is_not_kept(index, sums)
     if is_anonymous:
         found = anonymous(found)
     if as_json:
@@ -154,8 +175,8 @@ def _report_periods(
     if not found.periods:
         within = "" if days is None else f" in the last {plural(days, 'day')}"
         say(f"no day with a reply{within}")
-    elif older:
-        say(f"{plural(older, 'older transcript')} not read anew")
+    elif files.older:
+        say(f"{plural(len(files.older), 'older transcript')} not read anew")
 
 
 def _daily_sums(paths: tuple[str, ...]) -> DailySums:
@@ -166,13 +187,46 @@ def _daily_sums(paths: tuple[str, ...]) -> DailySums:
     return DailySums(None if paths else os.path.join(state_directory(), FILE_NAME))
 
 
-def _read(
-    paths: tuple[str, ...], days: int | None, now: float, sums: DailySums
-) -> tuple[list[Summarized | Unreadable], int]:
-    """Read transcripts into the sums; return them, and how many were too old to be read."""
-    from ultramon.recordings.clients import client_files, sources_of, split_by_age
-    from ultramon.recordings.daily_sums import key_of
-    from ultramon.recordings.index import Summarized, TranscriptIndex, Unreadable, index_path
+class _Files(NamedTuple):
+    """The files of a report."""
+
+    recent: list[str]
+    older: list[str]
+    """Left out by age."""
+    unreadable: list[Unreadable]
+    now: float
+    """The hour in which the report is made, epoch seconds: its days begin with it."""
+
+    def key(self, others: tuple[object, ...]) -> str:
+        """Return what is another text where a report would say something else.
+
+        Args:
+            others: What else a report depends on; its text says all of it.
+        """
+        import hashlib
+
+        stamps = [(path, *_stamp(path)) for path in (*self.recent, *self.older)]
+        zone = (time.tzname, time.timezone, os.environ.get("TZ"))
+        text = repr((stamps, len(self.recent), self.now, zone, others))
+        return hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()
+
+    @property
+    def are_readable(self) -> bool:
+        """Whether everything could be listed; what could not may be there next time."""
+        return not self.unreadable
+
+
+def _stamp(path: str) -> tuple[int, ...]:
+    try:
+        found = os.lstat(path)
+    except OSError:
+        return ()
+    return found.st_ino, found.st_size, found.st_mtime_ns, found.st_mode
+
+
+def _find(paths: tuple[str, ...], days: int | None, now: float) -> _Files:
+    from ultramon.recordings.clients import client_files, split_by_age
+    from ultramon.recordings.index import Unreadable
     from ultramon.recordings.recordings import files_of
 
     unreadable: list[Unreadable] = []
@@ -189,29 +243,41 @@ def _read(
         files = list({os.path.realpath(file): file for file in named}.values())
     else:
         files = list(client_files(os.environ, refuse))
+    hour = now - now % _HOUR_SECONDS
     older: list[str] = []
     if days is not None:
-        files, older = split_by_age(files, now - days * 86_400)
-    with TranscriptIndex(index_path()) as index:
-        read = list(index.summarize(files, _Patience(), names_others=not paths))
-        summarized = [one for one in read if isinstance(one, Summarized)]
-        unreadable += [one for one in read if isinstance(one, Unreadable)]
-        beside = [*index.kept(older), *index.summarize(sources_of(summarized, older))]
-        sources = [one for one in beside if isinstance(one, Summarized)]
-        copied = sums.copied()
-        found = list(
-            index.count_copies_once(
-                summarized, sources, lambda summary: copied.get(key_of(summary), 0)
-            )
-        )
-        sums.take(one for one in found if isinstance(one, Summarized))
-        if not paths:
-            index.forget_missing()
+        files, older = split_by_age(files, hour - days * 86_400)
+    return _Files(files, older, unreadable, hour)
+
+
+def _read(
+    paths: tuple[str, ...], files: _Files, index: TranscriptIndex, sums: DailySums
+) -> list[Summarized | Unreadable]:
+    """Read transcripts, and let the sums hold what they say."""
+    from ultramon.recordings.clients import sources_of
+    from ultramon.recordings.daily_sums import key_of
+    from ultramon.recordings.index import Summarized, Unreadable
+
+    read = list(index.summarize(files.recent, _Patience(), names_others=not paths))
+    summarized = [one for one in read if isinstance(one, Summarized)]
+    unreadable = [one for one in read if isinstance(one, Unreadable)]
+    beside = [*index.kept(files.older), *index.summarize(sources_of(summarized, files.older))]
+    sources = [one for one in beside if isinstance(one, Summarized)]
+    copied = sums.copied()
+    found = list(
+        index.count_copies_once(summarized, sources, lambda summary: copied.get(key_of(summary), 0))
+    )
+    sums.take(one for one in found if isinstance(one, Summarized))
+    if not paths:
+        index.forget_missing()
+    return [*files.unreadable, *unreadable, *found]
+
+
+def _say_what_is_not_kept(index: TranscriptIndex, sums: DailySums) -> None:
     if index.problem is not None:
         say(f"Warning: nothing is kept for the next report: {index.problem}")
     if sums.problem is not None:
         say(f"Warning: what the days cost is not kept: {sums.problem}")
-    return [*unreadable, *found], len(older)
 
 
 class _Patience:

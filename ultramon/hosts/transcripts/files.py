@@ -52,38 +52,47 @@ def transcripts_below(
         on_error: Called for each folder that cannot be listed, and each link that leads nowhere.
         suffix: How a transcript's name ends before it is packed.
     """
+    suffixes = (suffix, *(suffix + packed for packed in PACKED_SUFFIXES))
     seen: set[str] = set()
-    waiting = [folder]
+    waiting = [(folder, os.path.realpath(folder))]
     while waiting:
-        place = waiting.pop()
-        real = os.path.realpath(place)
-        if real in seen:
+        place, real_place = waiting.pop()
+        if real_place in seen:
             continue
-        seen.add(real)
+        seen.add(real_place)
         try:
-            names = sorted(os.listdir(place))
+            with os.scandir(place) as entries:
+                found = sorted(entries, key=lambda entry: entry.name)
         except OSError as error:
             if on_error is not None and not isinstance(error, FileNotFoundError):
                 on_error(error)
             continue
         folders = []
-        for name in names:
-            path = os.path.join(place, name)
+        for entry in found:
+            name, path, is_link = entry.name, entry.path, entry.is_symlink()
             if name.startswith("."):
                 continue
-            if os.path.isdir(path):
-                folders.append(path)
-            elif os.path.islink(path) and not os.path.exists(path):
+            # Only what a link leads to has to be looked up, which asks for every folder above.
+            real = os.path.realpath(path) if is_link else f"{real_place}{os.sep}{name}"
+            if _is_folder(entry):
+                folders.append((path, real))
+            elif is_link and not os.path.exists(path):
                 if on_error is not None:
                     on_error(OSError(errno.ENOENT, "a link that leads nowhere", path))
-            elif name.endswith((suffix, *(suffix + packed for packed in PACKED_SUFFIXES))):
-                real = os.path.realpath(path)
+            elif name.endswith(suffixes):
                 if real not in seen:
                     seen.add(real)
-                    yield real if os.path.islink(path) else path
+                    yield real if is_link else path
             elif (target := _checked_out_link(path)) is not None:
-                folders.append(target)
+                folders.append((target, os.path.realpath(target)))
         waiting.extend(reversed(folders))
+
+
+def _is_folder(entry: os.DirEntry[str]) -> bool:
+    try:
+        return entry.is_dir()
+    except OSError:  # a link that leads to itself
+        return False
 
 
 def _checked_out_link(path: str) -> str | None:
