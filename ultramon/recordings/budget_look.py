@@ -7,6 +7,7 @@ some seconds; never on a hook's path. Its result is stored for all faces.
 from __future__ import annotations
 
 import os
+import threading
 import time
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
@@ -39,6 +40,8 @@ LOOK_SECONDS = 15.0
 """Between two looks, at least: replies take as long."""
 BUSY_RATIO = 0.05
 """The share of one processor that looking may take: after a look that took long the next waits."""
+CATCH_UP_SECONDS = 60.0
+"""A relay waits so long for what a budget amounts to before it begins a context."""
 READ_SECONDS = 2.0
 """A look begins to read no further transcript after so long; the next one continues."""
 _QUARTER_MIDDLE_SECONDS = 450.0
@@ -118,6 +121,7 @@ class BudgetLook:
         self._readings: list[BudgetReading] = []
         self._next_at = 0.0
         self._has_read_all = False
+        self._lock = threading.Lock()
 
     def __call__(self, now: float) -> list[Crossing]:
         """Return the levels that are reached; reads nothing where the last look is recent.
@@ -127,18 +131,42 @@ class BudgetLook:
         """
         if not self.budgets:
             return []
-        periods = [period_of(one, now) for one in self.budgets]
-        keys = [one.key for one in periods]
-        is_same = [one.period_key for one in self._readings] == keys
-        if now >= self._next_at or (self._readings and not is_same):
-            began = time.monotonic()
-            if self._take_stored(periods, now):
-                self._next_at = now + LOOK_SECONDS
-            elif self._read(min(one.starts_at for one in periods)):
-                self._readings = list(self._add_up(periods, now))
-                self._stored.write(self._readings)
-                self._next_at = now + max(LOOK_SECONDS, (time.monotonic() - began) / BUSY_RATIO)
-        return list(budget_crossings(self._readings, now, self._recipients()))
+        with self._lock:
+            periods = [period_of(one, now) for one in self.budgets]
+            keys = [one.key for one in periods]
+            is_same = [one.period_key for one in self._readings] == keys
+            if now >= self._next_at or (self._readings and not is_same):
+                if self._take_stored(periods, now):
+                    self._next_at = now + LOOK_SECONDS
+                else:
+                    self._look(periods, now)
+            return list(budget_crossings(self._readings, now, self._recipients()))
+
+    def look_now(self, now: float) -> list[BudgetReading]:
+        """Return what the budgets amount to now, everything that was written by now included.
+
+        Takes up to `CATCH_UP_SECONDS`; what could not be read by then is left out.
+
+        Raises:
+            StateError: As for a call.
+        """
+        until = time.monotonic() + CATCH_UP_SECONDS
+        with self._lock:
+            periods = [period_of(one, now) for one in self.budgets]
+            while periods and not self._look(periods, now) and time.monotonic() < until:
+                pass
+            return self._readings
+
+    def _look(self, periods: Sequence[Period], now: float) -> bool:
+        """Read, and store what the budgets amount to; return whether there was time for all."""
+        began = time.monotonic()
+        is_all = self._read(min(one.starts_at for one in periods))
+        self._has_read_all |= is_all
+        if self._has_read_all:
+            self._readings = list(self._add_up(periods, now))
+            self._stored.write(self._readings)
+            self._next_at = now + max(LOOK_SECONDS, (time.monotonic() - began) / BUSY_RATIO)
+        return is_all
 
     def _take_stored(self, periods: Sequence[Period], now: float) -> bool:
         """Take what another process has found since this one would have looked."""
@@ -156,7 +184,7 @@ class BudgetLook:
         return True
 
     def _read(self, since: float) -> bool:
-        """Read what is new; return whether everything has been read once.
+        """Read what is new; return whether there was time for all.
 
         Args:
             since: No budget counts what was spent before; epoch seconds.
@@ -173,13 +201,11 @@ class BudgetLook:
         ]
         if any(one.scope.needs_states or one.notify_agents for one in self.budgets):
             self._read_states()
-        until, is_first = time.monotonic() + READ_SECONDS, not self._has_read_all
-        if changed:
-            with TranscriptIndex(_index_path(), of_few=not is_first) as index:
-                self._has_read_all |= self._read_files(index, changed, recent, older, until)
-        else:
-            self._has_read_all = True
-        return self._has_read_all
+        if not changed:
+            return True
+        until = time.monotonic() + READ_SECONDS
+        with TranscriptIndex(_index_path(), of_few=self._has_read_all) as index:
+            return self._read_files(index, changed, recent, older, until)
 
     def _files(self, since: float) -> tuple[dict[str, _Stamp], list[str]]:
         """Return the files that were written to since a time, and the others."""

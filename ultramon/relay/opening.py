@@ -31,6 +31,7 @@ from ultramon.system.wording import plural
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
+    from ultramon.recordings.budget_look import BudgetLook
     from ultramon.relay.launchers.hooked_launcher import HookedLauncher
     from ultramon.relay.launchers.port import AgentLauncher, CheckedProgram
     from ultramon.relay.workspace import RelayWorkspace
@@ -79,9 +80,10 @@ class OpenedRelay:
         self,
         tell: Callable[[str], object],
         *,
+        budgets: BudgetLook | None = None,
         first_pause_seconds: float = FIRST_LIMIT_PAUSE_SECONDS,
     ) -> Relay:
-        """Return the relay, which tells each step; see `Relay` for the pause."""
+        """Return the relay, which tells each step; see `Relay` for the budgets and the pause."""
         run = Run(
             self.run,
             self.choices,
@@ -94,6 +96,7 @@ class OpenedRelay:
         return Relay(
             run,
             plans=PlanLimits(self.state_directory),
+            budgets=budgets,
             first_pause_seconds=first_pause_seconds,
             recheck=self.recheck,
         )

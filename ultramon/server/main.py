@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 from ultramon.backends.level_watch import LevelWatch
 from ultramon.backends.local.backend import LocalBackend
 from ultramon.errors import StateError
+from ultramon.recordings.budget_look import BudgetLook
 from ultramon.server.app import create_app
 from ultramon.server.earlier_log import store_earlier_log
 from ultramon.server.http.authentication import digest
@@ -180,7 +181,10 @@ def serve(
             **endpoint.server_options(),
         )
         end_export = start_metrics(services)
-        levels = LevelWatch(backend, state_directory, "serve", clock=services.clock)
+        budgets = BudgetLook(state_directory, backend)
+        levels = LevelWatch(
+            backend, state_directory, "serve", readings=[budgets], clock=services.clock
+        )
         sending = webhooks.start(services)
         lost_agents = LostAgents(services)
         lost_agents.start()

@@ -182,15 +182,19 @@ class BudgetReading:
         limit = f"{self.limit:,.2f}".removesuffix(".00")
         return f"{least}{spent} of {limit}"
 
+    @property
+    def spent_words(self) -> str:
+        """The amounts with the period: ``today $11.40 of 20``."""
+        return f"{_PERIOD_WORDS[self.period]} {self.amounts}".lstrip()
+
     def brief_words(self, *, is_named: bool) -> str:
         """Return it for a line with little room: ``today $11.40 of 20``.
 
         Args:
             is_named: Whether to begin with its name.
         """
-        when = _PERIOD_WORDS[self.period]
-        name = self.name if is_named or not when else ""
-        return " ".join(filter(None, (name, when, self.amounts)))
+        is_named |= self.period == NO_PERIOD
+        return f"{self.name} {self.spent_words}" if is_named else self.spent_words
 
     def forecast_words(self, now: float, *, utc: bool = False) -> str:
         """Return when it is used up at this pace, ``at this pace empty at 16:40``; else empty.
@@ -212,8 +216,7 @@ class BudgetReading:
 
     def words(self, now: float, *, utc: bool = False) -> str:
         """Return one line: ``team: today $11.40 of 20, 57 %, at this pace empty at 16:40``."""
-        when = _PERIOD_WORDS[self.period]
-        parts = [f"{f'{when} ' if when else ''}{self.amounts}", f"{self.percent} %"]
+        parts = [self.spent_words, f"{self.percent} %"]
         if self.is_used_up:
             parts.append("used up" + (": relay starts no further context" * self.is_enforced))
         parts.append(self.forecast_words(now, utc=utc))

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 from ultramon.backends.level_watch import LevelWatch
 from ultramon.errors import StateError
 from ultramon.metrics.source import MetricsSource
+from ultramon.recordings.budget_look import BudgetLook
 from ultramon.server.http.http_server import HttpServer, behind_filter
 from ultramon.server.server_file import (
     read_server_file,
@@ -129,7 +130,8 @@ def serve(
             **endpoint.server_options(),
         )
         try:
-            with LevelWatch(backend, state_directory, "web"):
+            budgets = BudgetLook(state_directory, backend)
+            with LevelWatch(backend, state_directory, "web", readings=[budgets]):
                 server.run_here()
         finally:
             remove_server_file(state_directory, FILE_NAME)

@@ -247,13 +247,15 @@ def _run(opened: OpenedRelay) -> RelayResult:
     from ultramon.backends.level_watch import LevelWatch
     from ultramon.backends.opening import open_backend
     from ultramon.cli.views.relay_progress import shown
+    from ultramon.recordings.budget_look import BudgetLook
 
     for line in opened.head():
         say(line)
     backend = open_backend(opened.state_directory)
-    levels = LevelWatch(backend, opened.state_directory, "relay")
+    budgets = BudgetLook(opened.state_directory, backend)
+    levels = LevelWatch(backend, opened.state_directory, "relay", readings=[budgets])
     with _ended_like_interrupted(), levels, shown(backend, opened.run) as view:
-        view.relay = opened.relay(view.tell)
+        view.relay = opened.relay(view.tell, budgets=budgets)
         return view.relay.run()
 
 

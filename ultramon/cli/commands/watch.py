@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
-from contextlib import nullcontext, suppress
+from contextlib import ExitStack, suppress
 from importlib.util import find_spec
 
 import click
@@ -76,6 +76,7 @@ def command(
         click.echo(tmux_line(state_dir, run, color=color))
         return
     from ultramon.backends.level_watch import LevelWatch
+    from ultramon.recordings.budget_look import BudgetLook
 
     if output_format in (None, "app") and not once and _can_run_app(is_asked=bool(output_format)):
         from ultramon.cli.views.watch.app import watch_with_app
@@ -85,7 +86,9 @@ def command(
         everyone = open_agent_list(
             backend, run, show_all=True, is_cut=True, with_news=notify != "none"
         )
-        with LevelWatch(backend, directory_of(backend), "watch"):
+        directory = directory_of(backend)
+        budgets = BudgetLook(directory, backend)
+        with LevelWatch(backend, directory, "watch", readings=[budgets]):
             watch_with_app(
                 Source(backend, everyone, limit),
                 interval_seconds=interval,
@@ -104,8 +107,11 @@ def command(
         with_news=notify != "none",
     )
     pause = None if once else interval
-    watching = nullcontext() if once else LevelWatch(backend, directory_of(backend), "watch")
-    with suppress(KeyboardInterrupt), watching:
+    with suppress(KeyboardInterrupt), ExitStack() as watching:
+        if not once:
+            directory = directory_of(backend)
+            budgets = BudgetLook(directory, backend)
+            watching.enter_context(LevelWatch(backend, directory, "watch", readings=[budgets]))
         if is_drawn:
             draw_live(agent_list, notify, make_console(), limit, interval)
         else:

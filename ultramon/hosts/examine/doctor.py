@@ -24,6 +24,8 @@ from ultramon.hosts.blind_sessions import find_blind
 from ultramon.hosts.doctor_context import DoctorContext, ok, problem, warning
 from ultramon.hosts.installed_choices import AGENT, BOTH
 from ultramon.hosts.port import Host
+from ultramon.notices.budgets import read_budgets
+from ultramon.state.budget_readings import BudgetReadings
 from ultramon.state.liveness import LOST, STALE, judge
 from ultramon.state.plan_limits import PlanLimits
 from ultramon.state.record import SCHEMA
@@ -172,6 +174,25 @@ def check_plans(context: DoctorContext) -> Iterator[Finding]:
         yield warning("plan", message, cure)
 
 
+def check_budgets(context: DoctorContext) -> Iterator[Finding]:
+    """The user's budgets: what is spent, and whether a process looks."""
+    try:
+        names = [one.name for one in read_budgets()]
+    except ConfigurationError:
+        return  # the check of the settings says what is wrong
+    if not names:
+        return
+    readings = BudgetReadings(context.state_directory).read(context.now)
+    at = watched_at(context.state_directory)
+    if readings and at is not None and context.now - at <= SILENT_SECONDS:
+        shown = [one.words(context.now) for one in readings]
+        yield ok("budgets", f"{first_of(shown)}; levels are announced")
+    else:
+        message = f"{first_of(names)}: no process looks what is spent, or announces levels"
+        cure = "ultramon serve, web, watch or relay does while it runs"
+        yield warning("budgets", message, cure)
+
+
 def check_failures(context: DoctorContext, hosts: Iterable[Host]) -> Iterator[Finding]:
     """What hooks could not do, as they logged it."""
     is_quiet = True
@@ -313,6 +334,7 @@ def examine(context: DoctorContext, host_name: str | None = None) -> list[Findin
         check_journal,
         check_set_aside,
         check_plans,
+        check_budgets,
     ):
         findings += check(context)
     findings += check_failures(context, hosts)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from typing import TYPE_CHECKING
 
+from ultramon.fleet.supervise.jobs import name_in_run
 from ultramon.relay.launchers.outcome import USAGE
 from ultramon.relay.runs.context_process import Continuation
 from ultramon.relay.runs.result import Stop, duration
@@ -15,6 +16,7 @@ from ultramon.system.timestamps import clock_time
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from ultramon.recordings.budget_look import BudgetLook
     from ultramon.relay.launchers.outcome import ProviderLimit
     from ultramon.relay.launchers.port import AgentLauncher
     from ultramon.relay.runs.run import Run
@@ -136,6 +138,22 @@ class PlanPause:
         ]
         last = max(used_up, key=lambda one: one.resets_at, default=None)
         return None if last is None else (account, last)
+
+
+def used_up_for(run: Run, budgets: BudgetLook) -> str | None:
+    """Return the words about a budget that lets no context of a run begin; None = none does.
+
+    Only one whose own setting ``enforce`` says so, and that counts what the next context spends.
+    """
+    if not any(one.enforce for one in budgets.budgets):
+        return None
+    run.view.read()
+    names = [name_in_run(run.name, run.view.pool.last_number + 1)]
+    for one in budgets.look_now(SYSTEM_CLOCK.now()):
+        is_meant = one.scope.includes(run.workspace.path, run.name, names)
+        if one.is_enforced and one.is_used_up and is_meant:
+            return f"budget {one.name} is used up: {one.spent_words}"
+    return None
 
 
 def is_too_long(run: Run, seconds: float) -> bool:

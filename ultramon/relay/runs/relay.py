@@ -15,7 +15,12 @@ from ultramon.relay.runs.briefing import Briefing
 from ultramon.relay.runs.context_process import ContextProcess
 from ultramon.relay.runs.item_names import ItemNames
 from ultramon.relay.runs.judge import Judge
-from ultramon.relay.runs.pause import FIRST_LIMIT_PAUSE_SECONDS, PlanPause, continuation
+from ultramon.relay.runs.pause import (
+    FIRST_LIMIT_PAUSE_SECONDS,
+    PlanPause,
+    continuation,
+    used_up_for,
+)
 from ultramon.relay.runs.result import RelayResult, Stop
 from ultramon.relay.runs.run_folder import run_lock
 from ultramon.relay.runs.run_reader import number_of
@@ -30,6 +35,7 @@ if TYPE_CHECKING:
     from ultramon.fleet.supervise.jobs import Job
     from ultramon.fleet.supervise.result import ItemCounts
     from ultramon.fleet.supervise.verification import Verdict
+    from ultramon.recordings.budget_look import BudgetLook
     from ultramon.relay.runs.context_process import Continuation
     from ultramon.relay.runs.run import Run
     from ultramon.state.plan_limits import PlanLimits
@@ -45,6 +51,8 @@ class Relay:
         first_pause_seconds: The first pause at a limit whose end is not known.
         recheck: Whether to check again what an earlier call has verified; see `SupervisorOptions`.
         plans: The limits of the user's plans, which contexts wait for; None = they do not.
+        budgets: What the user's budgets amount to: one that is enforced and used up lets no context
+            begin; None = none does.
     """
 
     def __init__(
@@ -52,6 +60,7 @@ class Relay:
         run: Run,
         *,
         plans: PlanLimits | None = None,
+        budgets: BudgetLook | None = None,
         first_pause_seconds: float = FIRST_LIMIT_PAUSE_SECONDS,
         recheck: bool = False,
     ) -> None:
@@ -59,6 +68,7 @@ class Relay:
         self._first_pause_seconds = first_pause_seconds
         self._recheck = recheck
         self._plan = None if plans is None else PlanPause(run, plans)
+        self._budgets = budgets
         self._check: CommandCheck | None = None
         choices = run.choices
         if choices.verify is not None:
@@ -109,7 +119,7 @@ class Relay:
                 adopt=self._adopt,
                 recheck=self._recheck,
                 item_of=ItemNames(run.items).find,
-                may_start=None if self._plan is None else self._plan.may_start,
+                may_start=self._may_start,
             )
             return RelayResult(
                 run=run.name,
@@ -123,6 +133,15 @@ class Relay:
                 tasks=None if run.has_items else run.view.tasks(),
                 workspace=run.workspace.summarise(),
             )
+
+    def _may_start(self) -> bool:
+        """Return whether a context may begin now; a budget that is used up stops the run."""
+        if self._plan is not None and not self._plan.may_start():
+            return False
+        used_up = None if self._budgets is None else used_up_for(self._run, self._budgets)
+        if used_up is not None:
+            self._run.stop_for(Stop.budget(used_up))
+        return used_up is None
 
     def _verify(self, name: str) -> Verdict:
         assert self._check is not None
