@@ -23,6 +23,8 @@ from ultramon.backends.memory import MemoryBackend
 from ultramon.errors import ConfigurationError, StateError, StateWriteError
 from ultramon.metrics import MetricsSource, render_prometheus, start_opentelemetry
 from ultramon.metrics.definitions import ATTRIBUTES, COUNTER, METRICS
+from ultramon.notices.budgets import budget_crossings
+from ultramon.state.budget_readings import BudgetReading, BudgetReadings, Scope
 from ultramon.state.plan_limits import FIVE_HOURS, PlanLimits, plan_limit
 from ultramon.system.processes import this_machine
 from ultramon.testing import make_event, make_record
@@ -370,6 +372,47 @@ def collected(reader):
     }
 
 
+def budget(unit, now):
+    """A budget that is spent to nine tenths."""
+    return BudgetReading(
+        f"in-{unit}",
+        Scope(),
+        period="day",
+        period_key="2026-11-26",
+        starts_at=now - 60,
+        ends_at=now + 60,
+        unit=unit,
+        limit=1_000,
+        spent=900,
+        is_whole=True,
+        levels=(80, 100),
+        level="warning",
+        empties_at=None,
+        is_enforced=False,
+        measured_at=now,
+    )
+
+
+def test_a_budget_is_shown_while_a_process_looks(store, ultramon_clock, tmp_path):
+    now, directory = ultramon_clock.now(), str(tmp_path / "budgets")
+    source = MetricsSource(store, clock=ultramon_clock, cache_seconds=0, state_directory=directory)
+    source.begin()
+    BudgetReadings(directory).write([budget("usd", now)])
+    assert values_of(source, "ultramon_budget_used_ratio") == {("in-usd",): 0.9}
+    assert values_of(source, "ultramon_budget_spent_usd") == {("in-usd",): 900}
+    assert values_of(source, "ultramon_budget_spent_tokens") == {}
+    counted = "ultramon_budget_threshold_crossings_total"
+    reached = [*budget_crossings(BudgetReadings(directory).read(now), now, {})]
+    for name in ("serve", "web"):
+        watch = LevelWatch(
+            store, directory, name, readings=[lambda _: reached], clock=ultramon_clock
+        )
+        watch.look()
+    assert values_of(source, counted) == {("in-usd", "warning"): 1, ("in-usd", "critical"): 0}
+    ultramon_clock.advance(60)
+    assert values_of(source, "ultramon_budget_used_ratio") == {}
+
+
 def test_opentelemetry_collects_the_same_values(make, store, ultramon_clock, tmp_path):
     """Each metric under its own name and unit, with the attributes that the field has names for."""
     reader = InMemoryMetricReader()
@@ -378,6 +421,7 @@ def test_opentelemetry_collects_the_same_values(make, store, ultramon_clock, tmp
     now, plans = ultramon_clock.now(), {"state_directory": str(tmp_path / "plans")}
     limits = [plan_limit(FIVE_HOURS, 62, now + 600, now)]
     PlanLimits(plans["state_directory"]).record("codex", "/srv/dev/.codex", limits, now)
+    BudgetReadings(plans["state_directory"]).write(budget(unit, now) for unit in ("usd", "tokens"))
     options = {"meter_provider": provider, "clock": ultramon_clock, **plans}
     end = start_opentelemetry(store, "audit", **options)
     twice = start_opentelemetry(store, "audit", **options)

@@ -13,6 +13,7 @@ from ultramon.cli.selection import directory_of
 from ultramon.errors import AgentNotFoundError, StateError, UltramonError
 from ultramon.hosts.blind_sessions import BlindSessions
 from ultramon.hosts.gone_sessions import GoneSessions
+from ultramon.state.budget_readings import BudgetReadings
 from ultramon.state.liveness import ENDED, judge
 from ultramon.state.observed import (
     ObservedAgent,
@@ -33,6 +34,7 @@ if TYPE_CHECKING:
 
     from ultramon.backends.base import Backend, StoredAgent
     from ultramon.backends.overview import Overview
+    from ultramon.state.budget_readings import BudgetReading
     from ultramon.state.plan_limits import AccountPlan
 
     Shown = TypeVar("Shown")
@@ -97,6 +99,11 @@ class AgentList:
     def plans(self) -> list[AccountPlan]:
         """The limits of the user's plans now, by account."""
         return PlanLimits(directory_of(self._backend)).accounts(SYSTEM_CLOCK.now())
+
+    @property
+    def budgets(self) -> list[BudgetReading]:
+        """What the user's budgets amount to now, as far as a process looks."""
+        return BudgetReadings(directory_of(self._backend)).read(SYSTEM_CLOCK.now())
 
     def refresh(self, limit: int | None = None) -> list[tuple[ObservedAgent, str]]:
         """Look again.

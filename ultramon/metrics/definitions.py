@@ -189,6 +189,54 @@ PLAN_READING_AGE = Metric(
     ("account", "host", "limit"),
     "Time since the provider said so.",
 )
+BUDGET_USED_RATIO = Metric(
+    "ultramon_budget_used_ratio",
+    "ultramon.budget.utilization",
+    GAUGE,
+    "1",
+    ("budget",),
+    "Spent share of a budget in its present period, not clamped; absent while no process looks.",
+)
+BUDGET_SPENT_USD = Metric(
+    "ultramon_budget_spent_usd",
+    "ultramon.budget.spent.usd",
+    GAUGE,
+    "{USD}",
+    ("budget",),
+    "US dollars spent of a budget in dollars: the priced part.",
+)
+BUDGET_LIMIT_USD = Metric(
+    "ultramon_budget_limit_usd",
+    "ultramon.budget.limit.usd",
+    GAUGE,
+    "{USD}",
+    ("budget",),
+    "Its limit.",
+)
+BUDGET_SPENT_TOKENS = Metric(
+    "ultramon_budget_spent_tokens",
+    "ultramon.budget.spent.tokens",
+    GAUGE,
+    "{token}",
+    ("budget",),
+    "Tokens spent of a budget in tokens.",
+)
+BUDGET_LIMIT_TOKENS = Metric(
+    "ultramon_budget_limit_tokens",
+    "ultramon.budget.limit.tokens",
+    GAUGE,
+    "{token}",
+    ("budget",),
+    "Its limit.",
+)
+BUDGET_CROSSINGS = Metric(
+    "ultramon_budget_threshold_crossings",
+    "ultramon.budget.threshold.crossings",
+    COUNTER,
+    "{crossing}",
+    ("budget", "level"),
+    "Levels that budgets have reached, once per budget and period.",
+)
 PLAN_CROSSINGS = Metric(
     "ultramon_plan_threshold_crossings",
     "ultramon.plan.threshold.crossings",
@@ -219,6 +267,12 @@ METRICS = (
     PLAN_RESET,
     PLAN_READING_AGE,
     PLAN_CROSSINGS,
+    BUDGET_USED_RATIO,
+    BUDGET_SPENT_USD,
+    BUDGET_LIMIT_USD,
+    BUDGET_SPENT_TOKENS,
+    BUDGET_LIMIT_TOKENS,
+    BUDGET_CROSSINGS,
 )
 
 ATTRIBUTES = {
@@ -235,6 +289,7 @@ ATTRIBUTES = {
             "outcome",
             "account",
             "limit",
+            "budget",
         )
     },
 }

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 from ultramon.backends.toolkit import last_cursor
 from ultramon.metrics.definitions import (
     AGENTS_ENDED,
+    BUDGET_CROSSINGS,
     COMPACTIONS,
     CROSSINGS,
     HANDOFFS,
@@ -31,6 +32,7 @@ OFFERED_AGAIN = "offered_again"
 _PAGE = 1_000
 _COMPACTION_REASONS = ("compaction", "fall")
 _PLAN_LEVEL = "plan_threshold_reached"
+_BUDGET_LEVEL = "budget_threshold_reached"
 _SHOWN_FROM_ZERO: tuple[tuple[Metric, tuple[str, ...]], ...] = (
     *((CROSSINGS, (level,)) for level in ("warning", "critical")),
     (COMPACTIONS, ()),
@@ -54,7 +56,9 @@ class JournalCounters:
     """
 
     def __init__(self, backend: Backend, run: str | None) -> None:
-        counted = (CROSSINGS, COMPACTIONS, HANDOFFS, AGENTS_ENDED, PLAN_CROSSINGS)
+        counted = (
+            CROSSINGS, COMPACTIONS, HANDOFFS, AGENTS_ENDED, PLAN_CROSSINGS, BUDGET_CROSSINGS,
+        )  # fmt: skip
         self.samples: Samples = {metric: {} for metric in counted}
         self._backend = backend
         self._run = run
@@ -84,6 +88,11 @@ class JournalCounters:
         for level in ("warning", "critical"):
             self.samples[PLAN_CROSSINGS].setdefault((account, host, limit, level), 0.0)
 
+    def show_budget(self, name: str) -> None:
+        """Show the counters of a budget, from 0 on, as `show`."""
+        for level in ("warning", "critical"):
+            self.samples[BUDGET_CROSSINGS].setdefault((name, level), 0.0)
+
     def read(self, labels_of: Callable[[str, str], tuple[str, str]]) -> None:
         """Count the events stored since the last call.
 
@@ -102,6 +111,9 @@ class JournalCounters:
                     # Of no run: an account is shared by all of them.
                     account, *names = (event.get(name) for name in PLAN_CROSSINGS.labels)
                     self._count(PLAN_CROSSINGS, (plain_path(str(account)), *map(plain, names)))
+                elif event["type"] == _BUDGET_LEVEL:
+                    labels = (plain(event.get(name)) for name in BUDGET_CROSSINGS.labels)
+                    self._count(BUDGET_CROSSINGS, tuple(labels))
                 elif self._run in (None, event.get("run")) and (found := classify(event)):
                     metric, rest = found
                     of_agent = labels_of(str(event["agentId"]), str(event["run"]))

@@ -13,6 +13,11 @@ from ultramon.errors import ConfigurationError, StateError
 from ultramon.metrics.definitions import (
     AGENTS,
     AGENTS_NOT_SHOWN,
+    BUDGET_LIMIT_TOKENS,
+    BUDGET_LIMIT_USD,
+    BUDGET_SPENT_TOKENS,
+    BUDGET_SPENT_USD,
+    BUDGET_USED_RATIO,
     CONTEXT_LIMIT,
     CONTEXT_TOKENS,
     HEARTBEAT_AGE,
@@ -32,6 +37,7 @@ from ultramon.metrics.definitions import (
     plain_path,
 )
 from ultramon.metrics.journal_counters import JournalCounters
+from ultramon.state.budget_readings import BudgetReadings
 from ultramon.state.liveness import ENDED, LOST
 from ultramon.state.observed import Unreadable, observe
 from ultramon.state.plan_limits import PlanLimits
@@ -97,7 +103,7 @@ class MetricsSource:
         agent_limit: How many active agents, the most urgent first, have series of their own; the
             others are counted in ``ultramon_agents_not_shown``. 0 = none.
         cache_seconds: A collection so soon after the last one returns the same values.
-        state_directory: Where the limits of the user's plans are; None = none are exported.
+        state_directory: Where the user's plans and budgets are; None = none are exported.
         clock: For tests; None = the system's.
 
     Raises:
@@ -124,6 +130,7 @@ class MetricsSource:
         self._cache_seconds = cache_seconds
         self._clock = clock or SYSTEM_CLOCK
         self._plans = None if state_directory is None else PlanLimits(state_directory)
+        self._budgets = None if state_directory is None else BudgetReadings(state_directory)
         self._lock = threading.Lock()
         self._counters = JournalCounters(backend, run)
         self._seen: dict[str, Any] = {}
@@ -175,6 +182,7 @@ class MetricsSource:
         samples[AGENTS_NOT_SHOWN][()] = float(max(0, len(active) - self._agent_limit))
         self._add_queue(samples, now)
         self._add_plans(samples, now)
+        self._add_budgets(samples, now)
         self._counters.read(self._labels_of_event)
         for metric, counts in self._counters.samples.items():
             samples[metric] = dict(counts)
@@ -239,6 +247,14 @@ class MetricsSource:
                 samples[PLAN_RESET][labels] = limit.resets_at
                 samples[PLAN_READING_AGE][labels] = max(0.0, now - limit.measured_at)
                 self._counters.show_plan(*labels)
+
+    def _add_budgets(self, samples: Samples, now: float) -> None:
+        for one in () if self._budgets is None else self._budgets.read(now):
+            name, in_usd = plain(one.name), one.unit == "usd"
+            samples[BUDGET_USED_RATIO][name,] = one.used_ratio
+            samples[BUDGET_SPENT_USD if in_usd else BUDGET_SPENT_TOKENS][name,] = one.spent
+            samples[BUDGET_LIMIT_USD if in_usd else BUDGET_LIMIT_TOKENS][name,] = one.limit
+            self._counters.show_budget(name)
 
     def _labels_of_event(self, agent_id: str, run: str) -> tuple[str, str]:
         known = self._known.get(agent_id)

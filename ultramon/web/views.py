@@ -13,6 +13,7 @@ from ultramon.errors import ConfigurationError, StateError
 from ultramon.hosts.blind_sessions import BlindSessions
 from ultramon.prices.price_list import open_prices
 from ultramon.recordings.live_costs import LiveCosts
+from ultramon.state.budget_readings import BudgetReadings
 from ultramon.state.observed import Unreadable, observe
 from ultramon.state.plan_limits import PlanLimits
 from ultramon.state.record import host_memory
@@ -31,6 +32,7 @@ if TYPE_CHECKING:
 
     from ultramon.backends.base import Backend
     from ultramon.pictures.elements import Element
+    from ultramon.state.budget_readings import BudgetReading
     from ultramon.state.plan_limits import AccountPlan
     from ultramon.system.clock import Clock
 
@@ -49,7 +51,7 @@ class Readers:
     Args:
         backend: The store.
         clock: For tests.
-        state_directory: Where the limits of the user's plans are; None = none are shown.
+        state_directory: Where the user's plans and budgets are; None = none are shown.
     """
 
     def __init__(
@@ -60,12 +62,17 @@ class Readers:
         state_directory: str | None = None,
     ) -> None:
         self._plans = None if state_directory is None else PlanLimits(state_directory)
+        self._budgets = None if state_directory is None else BudgetReadings(state_directory)
         self.backend = backend
         self.clock = clock
         self.agents = AgentReader(backend, clock)
         self.events = EventReader(backend)
         self.fillings = FillingReader()
         self.costs = LiveCosts(open_prices(clock=clock))
+
+    def budgets(self) -> list[BudgetReading]:
+        """Return what the user's budgets amount to now."""
+        return [] if self._budgets is None else self._budgets.read(self.clock.now())
 
     def plans(self) -> list[AccountPlan]:
         """Return the accounts whose limits are known now."""
@@ -108,6 +115,7 @@ class FleetView:
             more=min(self.limit * 4, MAX_ROWS),
             with_ended=self.with_ended,
             plans=readers.plans(),
+            budgets=readers.budgets(),
         )
 
 

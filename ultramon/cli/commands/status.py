@@ -13,10 +13,12 @@ from ultramon.cli.output import json_line, print_json, print_json_list, say
 from ultramon.cli.selection import directory_of, find_agent, limit_option, open_store, store_options
 from ultramon.cli.views.agent_table import (
     print_agents,
+    print_budgets,
     print_left_out,
     print_plans,
     print_summary,
 )
+from ultramon.state.budget_readings import budgets_json
 from ultramon.state.observed import agents_json, unreadable_json
 from ultramon.state.plan_words import plan_json
 
@@ -77,6 +79,7 @@ def command(
             lambda: (
                 unreadable_json(agent_list.unreadable)
                 | plan_json(agent_list.plans)
+                | budgets_json(agent_list.budgets)
                 | resident_json(backend)
             ),
         )
@@ -92,6 +95,7 @@ def command(
             backend=backend,
         )
         print_plans(agent_list.plans)
+        print_budgets(agent_list.budgets)
     print_left_out(agent_list)
     for facts in resident_json(backend).values():
         say(f"hooks are answered by process {facts['pid']} since {facts['since']}")

@@ -46,6 +46,7 @@ if TYPE_CHECKING:
 
     from ultramon.backends.base import Backend
     from ultramon.cli.agent_list import AgentList
+    from ultramon.state.budget_readings import BudgetReading
     from ultramon.state.observed import ObservedAgent, Unreadable
     from ultramon.state.plan_limits import AccountPlan
 
@@ -310,6 +311,19 @@ def print_plans(plans: Iterable[AccountPlan]) -> None:
     for account in plans:
         line = plan_line(account, now)
         click.echo(line if takes_unicode(sys.stdout) else line.replace(" · ", " - "))
+
+
+def print_budgets(budgets: Iterable[BudgetReading]) -> None:
+    """Print a line for each budget whose spending is known."""
+    now = SYSTEM_CLOCK.now()
+    for one in budgets:
+        line = budget_line(one, now)
+        click.echo(line if takes_unicode(sys.stdout) else line.replace("≥", ">="))
+
+
+def budget_line(budget: BudgetReading, now: float) -> str:
+    """Return a budget in one line: ``budget daily: today $11.40 of 20, 57 %``."""
+    return f"budget {budget.words(now)}"
 
 
 def print_agents(

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 
     from ultramon.context.ladder import ResolvedRung
     from ultramon.state.agent_rows import AgentRow, RowGroup
+    from ultramon.state.budget_readings import BudgetReading
     from ultramon.state.observed import ObservedAgent
     from ultramon.state.plan_limits import AccountPlan
     from ultramon.web.agent_reader import Look
@@ -32,6 +33,7 @@ _MOST_DEPTH = 4
 _COLUMNS = ("agent", "level", "usage", "", "tokens", "runway", "cost", "tasks", "doing", "state")
 LIST_PRICE = "So far, by the transcripts on this machine; list price, not your bill."
 _MAY_BE_EMPTY = ("runway", "cost", "tasks", "doing")
+_LEVEL_CLASSES = {"warning": "level-warning", "critical": "level-critical"}
 
 
 def level_class(one: ObservedAgent) -> str:
@@ -83,6 +85,7 @@ def fleet_content(
     more: int,
     with_ended: bool,
     plans: Sequence[AccountPlan] = (),
+    budgets: Sequence[BudgetReading] = (),
 ) -> Element:
     """Return the content of the page.
 
@@ -94,6 +97,7 @@ def fleet_content(
         more: How many the link to more asks for.
         with_ended: Whether ended agents are among them.
         plans: The accounts whose limits are known.
+        budgets: What the user's budgets amount to.
     """
     chosen = {"run": run, "all": 1 if with_ended else None}
     groups = [_group(group, costs) for group in arrange(look.shown)]
@@ -122,6 +126,7 @@ def fleet_content(
         "div",
         element("h1", str(look.summary) or "No agents at work", id="summary"),
         *(_plan(account, look.at) for account in plans),
+        *(_budget(one, look.at) for one in budgets),
         _choices(look, run, with_ended=with_ended),
         table if look.shown else element("p", empty, class_="dim"),
         left_out,
@@ -143,6 +148,20 @@ def _plan(account: AccountPlan, now: float) -> Element:
         element("span", measured_words(account, now), class_="dim"),
         class_="plan",
         aria_label=f"Plan of {field(account.name)}",
+    )
+
+
+def _budget(budget: BudgetReading, now: float) -> Element:
+    """Draw a budget, with its levels and its forecast."""
+    name, _, words = field(budget.words(now, utc=True)).partition(": ")
+    ticks = [percent / 100 for percent in budget.levels]
+    return element(
+        "p",
+        element("span", "budget", class_="dim"),
+        element("span", name, class_="account"),
+        element("span", bar(budget.used_ratio, words, ticks=ticks), words, class_="limit"),
+        class_=f"plan budget {_LEVEL_CLASSES.get(budget.level or '', '')}".strip(),
+        aria_label=f"Budget {name}",
     )
 
 

@@ -246,11 +246,15 @@ class WatchApp(App[int]):
     def _summary(self) -> str:
         if self._found is None:
             return "reading"
-        plans, now = self._found.plans, self._found.at
+        plans, budgets, now = self._found.plans, self._found.budgets, self._found.at
         limits = [
             f"{f'{one.name} ' if len(plans) > 1 else ''}{limit_words(limit, now)}"
             for one in plans
             for limit in one.limits
+        ]
+        limits[:0] = [
+            f"{one.brief_words(is_named=len(budgets) > 1)}{' (used up)' * one.is_used_up}"
+            for one in budgets
         ]
         if not self._found.groups:
             limits.insert(0, "no agents")

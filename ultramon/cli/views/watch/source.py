@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from ultramon.prices.cost import Cost
     from ultramon.recordings.live_costs import LiveCosts
     from ultramon.state.agent_rows import AgentRow, RowGroup
+    from ultramon.state.budget_readings import BudgetReading
     from ultramon.state.plan_limits import AccountPlan
     from ultramon.state.record import StateRecord
 
@@ -40,6 +41,8 @@ class Found(NamedTuple):
     at: float
     plans: list[AccountPlan]
     """The accounts whose limits are known."""
+    budgets: list[BudgetReading]
+    """What the user's budgets amount to."""
 
 
 class Source:
@@ -106,6 +109,7 @@ class Source:
             news,
             now,
             self._agent_list.plans,
+            self._agent_list.budgets,
         )
 
     def trends(self, rows: Iterable[AgentRow], width: int, *, ascii_only: bool) -> dict[str, str]:

@@ -14,11 +14,14 @@ import click
 
 from ultramon.cli.output import json_line, moment, wait_while_read
 from ultramon.cli.views.agent_table import (
+    budget_line,
     print_agents,
+    print_budgets,
     print_left_out,
     print_plans,
     status_table,
 )
+from ultramon.state.budget_readings import budgets_json
 from ultramon.state.liveness import ALIVE, ENDED, LOST, STALE
 from ultramon.state.observed import agents_json
 from ultramon.state.plan_words import plan_json, plan_line
@@ -32,10 +35,12 @@ if TYPE_CHECKING:
     from rich.console import Console, RenderableType
 
     from ultramon.cli.agent_list import AgentList
+    from ultramon.state.budget_readings import BudgetReading
     from ultramon.state.observed import ObservedAgent
     from ultramon.state.plan_limits import AccountPlan
 
 _MAX_UNREADABLE_LINES = 3
+_LEVEL_STYLES = {"warning": "yellow", "critical": "red"}
 INSTALL_WORDS = "pip install 'ultramon[tui]'"
 # They change without any news: with them the table would be printed at every look.
 _AGES = ("heartbeatAgeSeconds", "livenessReason", "lastHeartbeat", "seq")
@@ -64,17 +69,20 @@ def print_changes(
     while True:
         _ring(notify, agent_list.refresh(limit))
         seen, unreadable = agent_list.seen, agent_list.unreadable
-        plans = agent_list.plans
-        now = [content(one) for one in seen], unreadable, [_used(one) for one in plans]
+        plans, budgets = agent_list.plans, agent_list.budgets
+        shared = [_used(one) for one in plans], [_spent(one) for one in budgets]
+        now = [content(one) for one in seen], unreadable, shared
         if now != last:
             last = now
             if as_json:
-                click.echo(json_line(agents_json(seen, unreadable) | plan_json(plans)))
+                shown = agents_json(seen, unreadable) | plan_json(plans) | budgets_json(budgets)
+                click.echo(json_line(shown))
             else:
                 if interval is not None:
                     click.echo(f"--- {moment(time.time())}")
                 print_agents(seen, unreadable, agent_list.hidden, with_heartbeats=True)
                 print_plans(plans)
+                print_budgets(budgets)
                 print_left_out(agent_list)
         if interval is None:
             return
@@ -85,6 +93,11 @@ def _used(account: AccountPlan) -> object:
     """Return the limits of an account without the age of the numbers."""
     limits = [(limit.name, limit.percent, limit.resets_at) for limit in account.limits]
     return account.account, limits
+
+
+def _spent(budget: BudgetReading) -> object:
+    """Return a budget without the forecast, which each look moves."""
+    return budget.name, budget.period_key, budget.amounts, budget.level
 
 
 def _facts(one: ObservedAgent) -> object:
@@ -139,6 +152,10 @@ def _frame(agent_list: AgentList, console: Console) -> RenderableType:
     ]
     now = SYSTEM_CLOCK.now()
     plans = [Text(plan_line(one, now), "dim", no_wrap=True) for one in agent_list.plans]
+    plans += [
+        Text(budget_line(one, now), _LEVEL_STYLES.get(one.level or "", "dim"), no_wrap=True)
+        for one in agent_list.budgets
+    ]
     # The table's head, an empty line and the summary take three lines.
     room = max(console.height - len(problems) - len(plans) - 3, 1)
     table = status_table(agent_list.seen[:room], console, with_heartbeats=True)
