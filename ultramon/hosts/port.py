@@ -428,6 +428,13 @@ class Setup:
         """Answer the host's own questions of ``ultramon doctor``."""
         return ()
 
+    def continue_words(self, prompt: str) -> tuple[str, ...]:
+        """Return the command that begins an interactive session with a first message.
+
+        The message comes last. Empty = there is none.
+        """
+        return ()
+
     def resume_words(self, session_id: str) -> tuple[str, ...]:
         """Return the command that resumes a session, word for word; empty = there is none."""
         return ()

@@ -36,7 +36,7 @@ from ultramon.recordings.usage import (
     day_of,
     usage_of,
 )
-from ultramon.state.prompt_text import SUCCESSOR_WORDS
+from ultramon.state.prompt_text import CONTINUED_WORDS, SUCCESSOR_WORDS
 
 if TYPE_CHECKING:
     from ultramon.hosts.transcripts.records import Record
@@ -260,7 +260,7 @@ class Summarizer:
                 return
             if summary.first_prompt is None and record.source == "user":
                 summary.first_prompt = _opening(record.text)
-                if SUCCESSOR_WORDS in record.text:
+                if SUCCESSOR_WORDS in record.text or CONTINUED_WORDS in record.text:
                     self._reads_again = RESTART
             # A text that a report counts would be counted twice.
             if not record.counted:

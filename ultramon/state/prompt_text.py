@@ -12,6 +12,8 @@ if TYPE_CHECKING:
 MAX_ITEM_CHARS = 500
 SUCCESSOR_WORDS = "## Where the work stands\nThis is context "
 """In the prompt of a context that continues the work of an earlier one."""
+CONTINUED_WORDS = "## Where the work stands\nThis conversation continues session"
+"""In the first message of a session that continues another one in a fresh window."""
 
 
 def one_line(text: str) -> str:

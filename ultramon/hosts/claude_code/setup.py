@@ -50,6 +50,10 @@ class ClaudeCodeSetup(Setup):
         """Answer the questions about settings, launchers, requests and transcripts."""
         return examine(context)
 
+    def continue_words(self, prompt: str) -> tuple[str, ...]:
+        """Return the command that begins a session with a first message."""
+        return "claude", prompt
+
     def resume_words(self, session_id: str) -> tuple[str, ...]:
         """Return the command that resumes a session."""
         return "claude", "--resume", session_id

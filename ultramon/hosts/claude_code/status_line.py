@@ -19,6 +19,7 @@ from ultramon.hosts.claude_code.host import CLAUDE_CODE
 from ultramon.hosts.claude_code.plan_limits import read_limits
 from ultramon.hosts.claude_code.status_parts import (
     cache_part,
+    continue_part,
     cost_part,
     join_parts,
     subagent_part,
@@ -115,6 +116,7 @@ def show(
         return b""
     parts = {
         "context": [write_line(record, color="NO_COLOR" not in store.environ)],
+        "continue": [continue_part(record)],
         "subagents": [subagent_part(store, record.agent_id)],
         "cost": [cost_part(fields)],
         "plan": brief_words(plan, store.now) if plan is not None else [],

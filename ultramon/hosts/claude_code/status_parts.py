@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 
+from ultramon.context.ladder import FORCE_RETURN
 from ultramon.state.plan_limits import finite_number
 from ultramon.state.usage_percent import usage_percent
 
@@ -21,6 +22,7 @@ _LEAST_USD = 0.005
 _MAX_SUBAGENTS = 20
 """So many are read, those that changed last: ended ones stay stored for days."""
 _MAX_NAME_CHARS = 24
+_BRIEF_ID_CHARS = 8
 
 
 def join_parts(
@@ -74,6 +76,13 @@ def _last_subagents(store: HookStore, session_id: str) -> list[StateRecord]:
     found.sort(reverse=True)
     records = (store.find(agent_id) for _, agent_id in found[:_MAX_SUBAGENTS])
     return [one for one in records if one is not None]
+
+
+def continue_part(record: StateRecord) -> str:
+    """Return the command that continues a session in a fresh one, where it is to hand over."""
+    if record.action != FORCE_RETURN:
+        return ""
+    return f"continue: ultramon continue {record.session_id[:_BRIEF_ID_CHARS]}"
 
 
 def cost_part(fields: Mapping[str, Any]) -> str:

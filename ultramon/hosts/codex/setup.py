@@ -85,6 +85,10 @@ class CodexSetup(UserHooks):
             plan.warnings.append(_TRUST)
         return plan
 
+    def continue_words(self, prompt: str) -> tuple[str, ...]:
+        """Return the command that begins a session with a first message."""
+        return "codex", prompt
+
     def resume_words(self, session_id: str) -> tuple[str, ...]:
         """Return the command that resumes a session."""
         return "codex", "resume", session_id

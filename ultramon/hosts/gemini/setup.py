@@ -85,6 +85,10 @@ class GeminiSetup(UserHooks):
                 "gemini hooks", f"{settings.path}: ultramon's hooks are switched off", cure
             )
 
+    def continue_words(self, prompt: str) -> tuple[str, ...]:
+        """Return the command that begins a session with a first message."""
+        return "gemini", "--prompt-interactive", prompt
+
     def resume_words(self, session_id: str) -> tuple[str, ...]:
         """Return the command that resumes a session."""
         return "gemini", "--resume", session_id

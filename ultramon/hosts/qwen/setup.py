@@ -90,6 +90,10 @@ class QwenCodeSetup(UserHooks):
                 "qwen hooks", f"{settings.path} sets {OFF}: no hook runs", "take that out"
             )
 
+    def continue_words(self, prompt: str) -> tuple[str, ...]:
+        """Return the command that begins a session with a first message."""
+        return "qwen", "--prompt-interactive", prompt
+
     def resume_words(self, session_id: str) -> tuple[str, ...]:
         """Return the command that resumes a session."""
         return "qwen", "--resume", session_id
