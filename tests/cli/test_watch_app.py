@@ -1,5 +1,6 @@
 """`ultramon watch` as an application: the program on a real terminal, its screen as text."""
 
+import os
 import re
 import shutil
 import signal
@@ -312,6 +313,24 @@ def test_the_way_to_an_agent(tmp_path):
     assert not way_to(observed("w", hostname=here, active=False), {}, dict).commands
     broken = way._replace(commands=(("false",),), takes_terminal=False)
     assert run_way(broken) == "false: 1"
+
+
+def test_c_continues_a_session_in_a_fresh_one(watch, tmp_path):
+    """Its host gets the terminal and the first message; then the list is back."""
+    programs = tmp_path / "programs"
+    programs.mkdir()
+    (programs / "claude").write_text('#!/bin/sh\npwd; echo "$1"; read answer\n')
+    (programs / "claude").chmod(0o755)
+    facts = {"hostname": this_machine().hostname, "host": "claude-code", "cwd": str(tmp_path)}
+    plan = [{"name": "port the parser", "status": "pending", "result": None}]
+    store(tmp_path, SESSION, session_id=SESSION, label="job: full", tasks=plan, **facts)
+    terminal = watch(PATH=f"{programs}:{os.environ['PATH']}")
+    terminal.wait_for("full")
+    terminal.child.send("c")
+    terminal.wait_for(rf"{tmp_path}\n")
+    terminal.wait_for("- port the parser")
+    terminal.child.send("\r")
+    terminal.wait_for("back from the session that continues")
 
 
 @pytest.mark.parametrize(

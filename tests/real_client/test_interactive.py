@@ -2,14 +2,18 @@
 
 import json
 import os
+import subprocess
 import threading
 from contextlib import closing
 
 import pytest
+from helpers.program import PROGRAM
 from helpers.requirements import require_tool
+from helpers.terminal import Terminal
 
 from real_client.api import Reply, agent, bash, marked
 from real_client.client import WINDOW_TOKENS, until
+from real_client.relaying import create
 from real_client.watch import Note, new_notes
 from ultramon.backends.local.backend import LocalBackend
 from ultramon.hosts.claude_code.install.commands import HOOK_SCRIPT, LAUNCHERS
@@ -257,3 +261,29 @@ def test_escape_in_a_tool_is_waiting(installed, on_terminal, api, states):
     until(lambda: living(states)[0].phase == "in_tool", "the tool runs")
     screen.press("Escape")
     until(lambda: at_rest(states), "the session waits for its user")
+
+
+def test_a_full_session_is_continued_in_a_fresh_one(installed, api, states):
+    """Goal, rules and open tasks word for word, in the first request of a session of its own."""
+    require_tool("tmux")
+    goal = marked("Write every file of the list.\nKeep their names.")
+    api.play(create(20_000, "first", "second"), Reply(150_000, "The first is half done."))
+    installed.run(goal)
+    environ = installed.environment(ULTRAMON_STATE_DIR=str(states.directory))
+    environ["PATH"] = f"{installed.program.parent}:{environ['PATH']}"
+    pinned = subprocess.run(
+        [PROGRAM, "host", "pin", "Never touch  the schema."],
+        cwd=installed.project,
+        env=environ,
+        check=False,
+    )
+    assert pinned.returncode == 0
+    api.play(Reply(21_000, "I continue."))
+    with closing(Terminal([PROGRAM, "continue"], installed.project, environ, 60)) as screen:
+        screen.wait_for("I continue.")
+    turn = api.turns()[-1]
+    for text in (goal, "1. Never touch  the schema.", "- first\n- second", "> The first is half"):
+        assert turn.count(text) == 1, text
+    (before, after) = sorted(states.all().values(), key=lambda record: record.started_at)
+    assert before.session_id != after.session_id
+    assert before.estimated_tokens == 150_000 > after.estimated_tokens

@@ -42,7 +42,16 @@ class Commands(NamedTuple):
 
 SECTIONS = {
     "See": ("status", "watch", "web", "explain", "report", "replay", "events", "demo"),
-    "Coding agents": ("install", "uninstall", "doctor", "trust", "resume", "host"),
+    "Coding agents": (
+        "install",
+        "uninstall",
+        "doctor",
+        "trust",
+        "resume",
+        "continue",
+        "stop",
+        "host",
+    ),
     "Long jobs": ("relay", "task", "chaos"),
     "Services": ("serve", "backend", "queue", "token"),
     "For scripts": ("check", "alert", "context", "completion"),
@@ -110,6 +119,8 @@ COMMANDS = tuple(name for names in SECTIONS.values() for name in names if name n
 """Commands without a group; each is the `command` of a module of its name."""
 _DEFAULTS = {"context": "show"}
 """The command that a group runs when none is named."""
+_FILES = {"continue": "continue_session"}
+"""Of a command whose name is no name for a module."""
 INSTALLED_NAMES = ("hook", "mcp", "statusline")
 """Commands of the group `host` that the settings of hosts may call without it: a refusal there
 would stop the host."""
@@ -214,7 +225,7 @@ class Program(click.Group):
         if cmd_name in GROUPS:
             return CommandGroup(cmd_name, GROUPS[cmd_name])
         if cmd_name in (*COMMANDS, *INSTALLED_NAMES):
-            return load_command(cmd_name)
+            return load_command(_FILES.get(cmd_name, cmd_name))
         return None
 
     def resolve_command(

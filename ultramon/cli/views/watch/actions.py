@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 import subprocess
 from typing import TYPE_CHECKING, NamedTuple
 
+from ultramon.cli.exit_codes import CommandFailed
 from ultramon.cli.output import field
 from ultramon.cli.resumption import resume_command
 from ultramon.state.agent_rows import name_of
@@ -72,6 +74,22 @@ def way_to(
         return Way((), False, f"{name} has ended, and is no session that can be resumed")
     shell = environ.get("SHELL") or "/bin/sh"
     return Way(((shell, "-c", command),), True, f"back from {name}")
+
+
+def way_to_continue(backend: Backend, one: ObservedAgent) -> Way:
+    """Return the way to a fresh session that continues one; it takes this terminal."""
+    from ultramon.backends.local.backend import LocalBackend
+    from ultramon.cli.continuation import write_continuation
+
+    name = field(str(name_of(one.record)))
+    if not isinstance(backend, LocalBackend):
+        return Way((), False, f"{name} reports to a server: continue it on its own machine")
+    try:
+        found = write_continuation(one.record, backend.directory.path)
+    except CommandFailed as error:
+        return Way((), False, str(error))
+    start = ("/bin/sh", "-c", 'cd -- "$0" && exec "$@"', one.record.cwd or os.curdir)
+    return Way(((*start, *found.command),), True, f"back from the session that continues {name}")
 
 
 def pane_processes() -> dict[str, int]:

@@ -21,11 +21,13 @@ from textual.widgets import Input, Static
 from ultramon.cli.output import field, summary_line
 from ultramon.cli.views.agent_table import COST, TREND
 from ultramon.cli.views.watch.actions import (
+    Way,
     ask_to_hand_over,
     hand_over_question,
     pane_processes,
     run_way,
     way_to,
+    way_to_continue,
 )
 from ultramon.cli.views.watch.agent_view import AgentView
 from ultramon.cli.views.watch.dialogs import QuestionScreen, TextScreen
@@ -54,6 +56,7 @@ _HELP = """\
 Enter    go there: the tmux pane of a session; the command that resumes one that was cut off
 Space    why: last text, what filled the window, subagents, plan, events, explanation
 h        ask the agent to hand over its work; asks you first
+c        continue a session in a fresh one here; the earlier one stays as it is
 
 Up Down Page Up Page Down Home End, j k    move
 /        filter by name, run, model, task or state; Enter keeps it, Escape clears it
@@ -99,6 +102,7 @@ class WatchApp(App[int]):
         Binding("enter", "go", show=False),
         Binding("space", "why", show=False),
         Binding("h", "hand_over", show=False),
+        Binding("c", "continue", show=False),
         Binding("slash", "filter", show=False),
         Binding("s", "sort", show=False),
         Binding("a", "finished", show=False),
@@ -393,15 +397,29 @@ class WatchApp(App[int]):
 
     async def action_go(self) -> None:
         """Go to an agent: for a subagent, to its session."""
+        top = self._session()
+        if top is not None:
+            await self._go(await asyncio.to_thread(way_to, top.seen, os.environ, pane_processes))
+
+    async def action_continue(self) -> None:
+        """Continue a session, for a subagent its own, in a fresh one on this terminal."""
+        top = self._session()
+        if top is not None:
+            await self._go(await asyncio.to_thread(way_to_continue, self._source.backend, top.seen))
+
+    def _session(self) -> AgentRow | None:
+        """Return the session of the chosen row; None without a row."""
         view = self.view
         at = view.chosen
         if at is None:
-            return
+            return None
         top = at
         for line in view.lines[: view.lines.index(self._line_of(at)) + 1]:
             if line.row is not None and not line.depth:
                 top = line.row
-        way = await asyncio.to_thread(way_to, top.seen, os.environ, pane_processes)
+        return top
+
+    async def _go(self, way: Way) -> None:
         if not way.commands:
             self._say(way.words)
         elif way.takes_terminal:
