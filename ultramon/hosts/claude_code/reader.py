@@ -472,8 +472,10 @@ def _billed(usage: JsonObject) -> tuple[int, ...] | None:
     ]
     if known:
         return tuple(map(sum, zip(*map(_kinds, known), strict=True)))
-    kinds = _kinds(usage)
-    return kinds if kinds[3] else None
+    split = usage.get("cache_creation")
+    if not isinstance(split, dict) or not split.get(_ONE_HOUR):
+        return None
+    return _kinds(usage)
 
 
 def _kinds(usage: JsonObject) -> tuple[int, ...]:
