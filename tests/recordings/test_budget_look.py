@@ -8,14 +8,15 @@ from datetime import datetime
 from zoneinfo import ZoneInfo
 
 import pytest
-from helpers.planted_transcripts import OTHER, SESSION, Machine, reply
+from helpers.planted_transcripts import OTHER, PROJECT, SESSION, Machine, reply
 from recordings.test_usage import FILES
 
 from ultramon.backends.local.backend import LocalBackend
 from ultramon.backends.memory import MemoryBackend
-from ultramon.errors import ConfigurationError
+from ultramon.errors import ConfigurationError, StateError
 from ultramon.prices.price_list import open_prices
 from ultramon.recordings.budget_look import LOOK_SECONDS, BudgetLook
+from ultramon.recordings.daily_sums import FILE_NAME, DailySums
 from ultramon.recordings.index import TranscriptIndex
 from ultramon.recordings.usage import SPENT, parts_of
 from ultramon.state.budget_readings import BudgetReadings
@@ -328,3 +329,49 @@ def test_readings_that_no_look_renews_are_not_shown(machine, looks):
     assert stored_readings.read(NOW) == []
     looks(day())(NOW)
     assert stored_readings.read(NOW)
+
+
+def test_what_was_deleted_before_a_process_began_was_spent_nevertheless(machine, looks):
+    """The daily sums know it, by the days of the machine; copies of it are not counted anew."""
+    first = [paid(f"m{n}", f"2026-11-26T0{n}:00:00Z") for n in range(1, 4)]
+    path = write(machine, SESSION, *first)
+    looks(day())(NOW)
+    write(machine, OTHER, *first, paid("m9", "2026-11-26T09:00:00Z"))
+    looks(day())(NOW + 20)
+    path.unlink()
+    later = NOW + 400
+    for text, amounts in [
+        (day(), "$1.20 of 20"),
+        (day(more=f'{UTC}\nproject = "{PROJECT}"'), "$1.20 of 20"),
+        (day(more='period = "month"'), "$1.20 of 20"),
+        (day(more='period = "none"'), "$1.20 of 20"),
+    ]:
+        looks(text)(later)
+        assert read(looks, later)["daily"].amounts == amounts, text
+        later += 20
+    tomorrow = NOW + 86_400
+    looks(day())(tomorrow)
+    assert read(looks, tomorrow)["daily"].amounts == "$0 of 20"
+
+
+def test_a_look_keeps_the_daily_sums_up_to_date(machine, looks):
+    write(machine, SESSION, paid("m1", "2026-11-26T09:00:00Z"))
+    look = looks(day())
+    look(NOW)
+    write(machine, SESSION, paid("m2", "2026-11-26T10:00:00Z"), now=NOW + 1)
+    look(NOW + LOOK_SECONDS)
+    with DailySums(os.path.join(looks.state, FILE_NAME)) as sums:
+        (period,) = sums.report("day", None, now=NOW).periods
+    assert period.spent.input_tokens == 200_000
+
+
+def test_sums_that_cannot_be_read_are_an_error_of_the_store(machine, looks):
+    """The watch of levels says so, and looks again."""
+    write(machine, SESSION, paid("m1", "2026-11-26T09:00:00Z"))
+    look = looks(day())
+    look(NOW)
+    with DailySums(os.path.join(looks.state, FILE_NAME)) as sums:
+        sums._connection.execute("DROP TABLE agents")
+    write(machine, SESSION, paid("m2", "2026-11-26T10:00:00Z"), now=NOW + 1)
+    with pytest.raises(StateError, match="no such table"):
+        look(NOW + LOOK_SECONDS)

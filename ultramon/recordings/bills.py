@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from datetime import date
 from typing import TYPE_CHECKING, Any
 
@@ -17,6 +16,7 @@ from ultramon.recordings.usage import (
     READ_AGAIN,
     RESTART,
     SPENT,
+    noon_of,
     parts_of,
 )
 from ultramon.state.models import Model
@@ -28,7 +28,6 @@ if TYPE_CHECKING:
     from ultramon.recordings.usage import UsagePart
 
 _EVENTS = frozenset({COMPACTION, RESTART, PLAN_HIT})
-_NOON_SECONDS = 43_200
 _DIGITS = 6
 
 
@@ -209,14 +208,8 @@ class Biller:
         )
 
     def _time_of(self, day: str) -> float | None:
-        """Return the noon of a day on this machine, None for an unknown one."""
         if day not in self._times:
-            try:
-                start = time.mktime(time.strptime(day, "%Y-%m-%d"))
-            except (ValueError, OverflowError):
-                self._times[day] = None
-            else:
-                self._times[day] = start + _NOON_SECONDS
+            self._times[day] = noon_of(day)
         return self._times[day]
 
 

@@ -7,12 +7,13 @@ some seconds; never on a hook's path. Its result is stored for all faces.
 from __future__ import annotations
 
 import os
+import sqlite3
 import threading
 import time
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
-from ultramon.errors import ConfigurationError
+from ultramon.errors import ConfigurationError, StateError
 from ultramon.notices.budgets import (
     Spent,
     budget_crossings,
@@ -22,6 +23,7 @@ from ultramon.notices.budgets import (
 )
 from ultramon.prices.price_list import open_prices
 from ultramon.recordings.clients import client_files, sources_of
+from ultramon.recordings.daily_sums import FILE_NAME, DailySums, key_of
 from ultramon.recordings.index import Summarized, TranscriptIndex, index_path
 from ultramon.recordings.spending import quarter_time
 from ultramon.recordings.usage import parts_of
@@ -34,6 +36,7 @@ if TYPE_CHECKING:
     from ultramon.notices.budgets import Budget, Period
     from ultramon.notices.crossings import Crossing
     from ultramon.prices.price_list import PriceList
+    from ultramon.recordings.daily_sums import AgentKey
     from ultramon.recordings.summary import TranscriptSummary
 
 LOOK_SECONDS = 15.0
@@ -58,6 +61,16 @@ class _Stamp(NamedTuple):
     inode: int
     size: int
     mtime_ns: int
+
+
+_NO_STAMP = _Stamp(0, 0, 0)
+
+
+class _Files(NamedTuple):
+    """The files of all hosts, by whether they were written to since a time."""
+
+    recent: dict[str, _Stamp]
+    older: list[str]
 
 
 class _Amount(NamedTuple):
@@ -109,12 +122,15 @@ class BudgetLook:
     ) -> None:
         self.budgets = read_budgets()
         self._stored = BudgetReadings(directory)
+        self._sums_path = os.path.join(directory, FILE_NAME)
         self._states = states
         self._environ = environ
         self._prices: dict[str | None, PriceList] = {
             path: open_prices(path) for path in {one.prices for one in self.budgets}
         }
         self._transcripts: dict[str, _Transcript] = {}
+        self._others: list[_Transcript] = []
+        """Those that the daily sums know and no folder has."""
         self._agents: dict[str, _Agent] = {}
         self._by_path: dict[str, _Agent] = {}
         self._seen: dict[str, Any] = {}
@@ -160,7 +176,10 @@ class BudgetLook:
     def _look(self, periods: Sequence[Period], now: float) -> bool:
         """Read, and store what the budgets amount to; return whether there was time for all."""
         began = time.monotonic()
-        is_all = self._read(min(one.starts_at for one in periods))
+        try:
+            is_all = self._read(min(one.starts_at for one in periods))
+        except sqlite3.Error as error:
+            raise StateError(self._sums_path, str(error)) from error
         self._has_read_all |= is_all
         if self._has_read_all:
             self._readings = list(self._add_up(periods, now))
@@ -189,25 +208,30 @@ class BudgetLook:
         Args:
             since: No budget counts what was spent before; epoch seconds.
         """
-        recent, older = self._files(since)
+        files = self._files(since)
         # A file that was deleted stays: what it cost was spent.
         for path in [*self._transcripts]:
             if self._transcripts[path].stamp.mtime_ns < since * 1e9:
                 del self._transcripts[path]
         changed = [
             path
-            for path, stamp in recent.items()
+            for path, stamp in files.recent.items()
             if path not in self._transcripts or self._transcripts[path].stamp != stamp
         ]
         if any(one.scope.needs_states or one.notify_agents for one in self.budgets):
             self._read_states()
-        if not changed:
-            return True
-        until = time.monotonic() + READ_SECONDS
-        with TranscriptIndex(_index_path(), of_few=self._has_read_all) as index:
-            return self._read_files(index, changed, recent, older, until)
+        is_all = True
+        with DailySums(self._sums_path) as sums:
+            if changed:
+                with TranscriptIndex(_index_path(), of_few=self._has_read_all) as index:
+                    is_all = self._read_files(index, sums, changed, files)
+            if changed or not self._has_read_all:
+                # What was deleted, now or before this process began, was spent nevertheless.
+                known = {key for one in self._transcripts.values() if (key := _key_of(one))}
+                self._others = [_Transcript(_NO_STAMP, one) for one in sums.others(known, since)]
+        return is_all
 
-    def _files(self, since: float) -> tuple[dict[str, _Stamp], list[str]]:
+    def _files(self, since: float) -> _Files:
         """Return the files that were written to since a time, and the others."""
         recent: dict[str, _Stamp] = {}
         older: list[str] = []
@@ -220,18 +244,20 @@ class BudgetLook:
                 older.append(path)
             else:
                 recent[path] = _Stamp(found.st_ino, found.st_size, found.st_mtime_ns)
-        return recent, older
+        return _Files(recent, older)
 
     def _read_files(
         self,
         index: TranscriptIndex,
+        sums: DailySums,
         changed: Iterable[str],
-        recent: Mapping[str, _Stamp],
-        older: Sequence[str],
-        until: float,
+        files: _Files,
     ) -> bool:
         """Read transcripts; return whether there was time for all."""
+        recent, older = files
+        until = time.monotonic() + READ_SECONDS
         uncertain: dict[str, Summarized] = {}
+        read: dict[str, Summarized] = {}
         is_late = False
         for path in changed:
             if is_late := time.monotonic() > until:
@@ -241,7 +267,7 @@ class BudgetLook:
             if not isinstance(one, Summarized):
                 self._transcripts[path] = _Transcript(recent[path], None)
                 continue
-            self._keep(one, recent[path])
+            read[path] = one
             known = None if before is None else before.summarized
             # How far a copy goes is settled with its first own reply.
             if known is None or known.summary.copied >= len(known.summary.keys):
@@ -253,13 +279,19 @@ class BudgetLook:
                 if path not in uncertain and one.summarized is not None
             ]
             beside = [*others, *index.kept(sources_of(uncertain.values(), older))]
-            for found in index.count_copies_once(uncertain.values(), beside):
-                if isinstance(found, Summarized) and found is not uncertain[found.path]:
-                    self._keep(found, recent[found.path])
+            copied = sums.copied()
+            for found in index.count_copies_once(
+                uncertain.values(), beside, lambda summary: copied.get(key_of(summary), 0)
+            ):
+                if isinstance(found, Summarized):
+                    read[found.path] = found
+        sums.take(read.values())
+        for path, one in read.items():
+            self._keep(one, recent[path])
         return not is_late
 
     def _keep(self, one: Summarized, stamp: _Stamp) -> None:
-        # What drawings and tables need is most of a summary.
+        # What drawings, tables and daily sums need is most of a summary.
         summary = replace(
             one.summary, tokens_by_source={}, tokens_by_file={}, returns={}, points=[], usage=[]
         )
@@ -300,14 +332,12 @@ class BudgetLook:
                     amounts += self._amounts_of(one, budget.prices, main)
             yield reading_of(budget, period, _sum(amounts, period), now)
 
-    def _by_agent(self) -> dict[tuple[str, str, str | None], _Transcript]:
+    def _by_agent(self) -> dict[AgentKey, _Transcript]:
         """Return the transcripts by agent; of two of one agent the one that lasted longer."""
-        found: dict[tuple[str, str, str | None], _Transcript] = {}
-        for one in self._transcripts.values():
-            if one.summarized is None:
+        found: dict[AgentKey, _Transcript] = {}
+        for one in (*self._others, *self._transcripts.values()):
+            if (key := _key_of(one)) is None:
                 continue
-            summary = one.summarized.summary
-            key = summary.host, summary.session_id, summary.agent_id
             if (other := found.get(key)) is None or _ended_at(one) >= _ended_at(other):
                 found[key] = one
         return found
@@ -354,6 +384,15 @@ class BudgetLook:
         return found
 
 
+def budget_looks(directory: str, states: StoredStates) -> list[BudgetLook]:
+    """Return the look at the user's budgets; empty where there is no budget.
+
+    The arguments and errors are those of `BudgetLook`.
+    """
+    look = BudgetLook(directory, states)
+    return [look] if look.budgets else []
+
+
 def _price(
     summary: TranscriptSummary, usual_model: str | None, prices: PriceList
 ) -> Iterator[_Amount]:
@@ -398,6 +437,10 @@ def _index_path() -> str | None:
         return index_path()
     except ConfigurationError:
         return None  # a user without a home: every look reads what changed as a whole
+
+
+def _key_of(one: _Transcript) -> AgentKey | None:
+    return None if one.summarized is None else key_of(one.summarized.summary)
 
 
 def _ended_at(one: _Transcript) -> float:

@@ -18,17 +18,18 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from ultramon.context.token_usage import TokenUsage
 from ultramon.errors import StateError
 from ultramon.recordings.bills import Bill, Biller, CostFacts, PriceData, price_data_of
-from ultramon.recordings.usage import UsagePart
+from ultramon.recordings.index import Summarized
+from ultramon.recordings.spending import quarter_of
+from ultramon.recordings.summary import TranscriptSummary
+from ultramon.recordings.usage import SPENT, UsagePart, noon_of
 from ultramon.state.models import utc
 from ultramon.system import foreign_paths
 from ultramon.system.files import make_private_directory, open_private
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+    from collections.abc import Callable, Collection, Iterable, Iterator
 
     from ultramon.prices.price_list import PriceList
-    from ultramon.recordings.index import Summarized
-    from ultramon.recordings.summary import TranscriptSummary
 
 FILE_NAME = "daily_sums.sqlite3"
 DAY, WEEK, MONTH = "day", "week", "month"
@@ -248,6 +249,35 @@ class DailySums:
             f"INSERT INTO parts VALUES ({places})",
             [(row[0], *map(_storable, part)) for part in summary.usage],
         )
+
+    def others(self, known: Collection[AgentKey], since: float) -> Iterator[Summarized]:
+        """Yield transcripts beside those that are known, such as deleted ones.
+
+        Of each there is only whose it was and what it spent: each day as at its noon.
+
+        Args:
+            known: Whose transcripts are not wanted.
+            since: Leave out those that ended earlier, epoch seconds.
+        """
+        agents = self._connection.execute(
+            "SELECT id, host, session_id, agent_id, project, model, ended_at, path FROM agents"
+            " WHERE ended_at >= ?",
+            (since,),
+        ).fetchall()
+        for number, *key, project, model, ended_at, path in agents:
+            if AgentKey(*key) in known:
+                continue
+            rows = self._connection.execute(
+                "SELECT * FROM parts WHERE agent = ? AND kind = ?", (number, SPENT)
+            )
+            host, session_id, agent_id = key
+            summary = TranscriptSummary(
+                host, session_id, agent_id or None, project, model, ended_at=ended_at
+            )
+            summary.spending = [
+                [kind, quarter_of(noon_of(day)), *rest] for _, kind, day, *rest in rows
+            ]
+            yield Summarized(os.fsdecode(path), summary)
 
     def report(
         self, by: str, prices: PriceList | None, *, now: float, days: int | None = None

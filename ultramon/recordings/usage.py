@@ -28,6 +28,7 @@ PLAN_HIT = "plan_hit"
 """An event: how often a request was refused because a usage limit was reached."""
 MAX_PARTS = 500
 """Of one transcript; what comes later counts as of an unknown model."""
+_NOON_SECONDS = 43_200
 _MAX_MODEL_CHARS = 120
 _KEY_FIELDS = 6
 _COUNT_FIELDS = len(TokenUsage._fields)
@@ -151,3 +152,11 @@ def day_of(at: float | None) -> str:
     except (OverflowError, ValueError, OSError):
         return ""
     return f"{now.tm_year:04d}-{now.tm_mon:02d}-{now.tm_mday:02d}"
+
+
+def noon_of(day: str) -> float | None:
+    """Return the noon of a day on this machine, epoch seconds; None for an unknown day."""
+    try:
+        return time.mktime(time.strptime(day, "%Y-%m-%d")) + _NOON_SECONDS
+    except (ValueError, OverflowError):
+        return None
