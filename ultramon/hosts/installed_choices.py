@@ -36,7 +36,7 @@ BOTH = "both"
 NO_AUDIENCE = "none"
 AUDIENCES = (AGENT, ORCHESTRATOR, BOTH, NO_AUDIENCE)
 STATUS_LINES = ("own", "chained", "both", "none")
-STATUS_LINE_PARTS = ("context", "subagents", "cost", "plan", "cache", "continue")
+STATUS_LINE_PARTS = ("context", "subagents", "cost", "budget", "plan", "cache", "continue")
 """The parts of the status line, in their usual order."""
 
 _SUFFIX = ".json"

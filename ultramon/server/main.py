@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from ultramon.backends.level_watch import LevelWatch
 from ultramon.backends.local.backend import LocalBackend
 from ultramon.errors import StateError
-from ultramon.recordings.budget_look import BudgetLook
+from ultramon.recordings.budget_look import budget_looks
 from ultramon.server.app import create_app
 from ultramon.server.earlier_log import store_earlier_log
 from ultramon.server.http.authentication import digest
@@ -181,9 +181,9 @@ def serve(
             **endpoint.server_options(),
         )
         end_export = start_metrics(services)
-        budgets = BudgetLook(state_directory, backend)
+        budgets = budget_looks(state_directory, backend)
         levels = LevelWatch(
-            backend, state_directory, "serve", readings=[budgets], clock=services.clock
+            backend, state_directory, "serve", readings=budgets, clock=services.clock
         )
         sending = webhooks.start(services)
         lost_agents = LostAgents(services)

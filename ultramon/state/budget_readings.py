@@ -287,7 +287,10 @@ class BudgetReadings:
 
 
 def shown_of(
-    readings: Sequence[BudgetReading], project: str | None, run: str | None, names: Iterable[str]
+    readings: Sequence[BudgetReading],
+    project: str | None,
+    run: str | None,
+    names: Sequence[str | None],
 ) -> list[str]:
     """Return the budgets that an agent's spending counts for, each in few cells.
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from ultramon.backends.level_watch import LevelWatch
 from ultramon.errors import StateError
 from ultramon.metrics.source import MetricsSource
-from ultramon.recordings.budget_look import BudgetLook
+from ultramon.recordings.budget_look import budget_looks
 from ultramon.server.http.http_server import HttpServer, behind_filter
 from ultramon.server.server_file import (
     read_server_file,
@@ -130,8 +130,8 @@ def serve(
             **endpoint.server_options(),
         )
         try:
-            budgets = BudgetLook(state_directory, backend)
-            with LevelWatch(backend, state_directory, "web", readings=[budgets]):
+            budgets = budget_looks(state_directory, backend)
+            with LevelWatch(backend, state_directory, "web", readings=budgets):
                 server.run_here()
         finally:
             remove_server_file(state_directory, FILE_NAME)

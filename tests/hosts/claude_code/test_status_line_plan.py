@@ -14,6 +14,7 @@ from helpers.hooked_session import RECORDED, HookedSession
 from hosts.claude_code.test_status_line import payload, show
 
 from ultramon.hosts.claude_code import statusline
+from ultramon.state.budget_readings import BudgetReading, BudgetReadings, Scope
 from ultramon.state.plan_limits import PlanLimits, plan_limit
 
 
@@ -211,6 +212,55 @@ def test_parts_and_order_are_one_setting(session, chosen, starts):
     session.freeze(status_line_parts=chosen)
     shown = show(session, told)
     assert [text.split()[0] for text in shown.split(" · ")] == starts
+
+
+def spent(session, *budgets, at=None):
+    """Let a process have looked just now; a budget is a name, dollars and a scope."""
+    now = time.time()
+    BudgetReadings(str(session.state)).write(
+        BudgetReading(
+            name,
+            scope,
+            period="day",
+            period_key="2026-11-26",
+            starts_at=now - 3_600,
+            ends_at=now + 3_600,
+            unit="usd",
+            limit=20,
+            spent=usd,
+            is_whole=True,
+            levels=(80, 100),
+            level=None,
+            empties_at=None,
+            is_enforced=False,
+            measured_at=now if at is None else at,
+        )
+        for name, usd, scope in budgets
+    )
+
+
+def test_a_budget_is_shown_between_cost_and_plan(session):
+    told = payload(session, 20_000) | {"rate_limits": limits(), "cost": {"total_cost_usd": 3.1}}
+    spent(session, ("daily", 11.4, Scope()))
+    assert " · host $3.10 · today $11.40 of 20 · 5h " in show(session, told)
+
+
+def test_only_budgets_that_count_the_session_are_shown(session):
+    """One for everything needs no name while it is the only one."""
+    told = payload(session, 20_000)
+    here, elsewhere = Scope(project=str(session.project)), Scope(project="/srv/shop")
+    spent(session, ("daily", 11.4, Scope()), ("here", 3.0, here), ("shop", 2.0, elsewhere))
+    shown = show(session, told)
+    assert " · today $11.40 of 20 · here today $3.00 of 20" in shown
+    assert "shop" not in shown
+    spent(session, ("daily", 1.0, Scope()), ("more", 2.0, Scope(agent="sess*")), ("x", 1, Scope()))
+    shown = show(session, told)
+    assert "daily today $1.00 of 20 · more today $2.00 of 20 · x today $1.00 of 20" in shown
+
+
+def test_a_budget_that_no_process_looks_at_is_not_shown(session):
+    spent(session, ("daily", 11.4, Scope()), at=time.time() - 301)
+    assert "today" not in show(session, payload(session, 20_000))
 
 
 def test_the_fullest_of_the_running_subagents_is_named(session):

@@ -196,7 +196,8 @@ def carry_out(plan: Plan, *, dry_run: bool, verbose: bool, json: bool, **more: A
 @click.option(
     "--status-line-parts",
     metavar="NAMES",
-    help="Parts of ultramon's own and their order.  [context,subagents,cost,plan,cache]",
+    help="Parts of ultramon's own in their order, of context, subagents, cost, budget, plan, cache,"
+    " continue.  [all]",
 )
 @_gone_options
 @click.option(

@@ -247,15 +247,15 @@ def _run(opened: OpenedRelay) -> RelayResult:
     from ultramon.backends.level_watch import LevelWatch
     from ultramon.backends.opening import open_backend
     from ultramon.cli.views.relay_progress import shown
-    from ultramon.recordings.budget_look import BudgetLook
+    from ultramon.recordings.budget_look import budget_looks
 
     for line in opened.head():
         say(line)
     backend = open_backend(opened.state_directory)
-    budgets = BudgetLook(opened.state_directory, backend)
-    levels = LevelWatch(backend, opened.state_directory, "relay", readings=[budgets])
+    budgets = budget_looks(opened.state_directory, backend)
+    levels = LevelWatch(backend, opened.state_directory, "relay", readings=budgets)
     with _ended_like_interrupted(), levels, shown(backend, opened.run) as view:
-        view.relay = opened.relay(view.tell, budgets=budgets)
+        view.relay = opened.relay(view.tell, budgets=next(iter(budgets), None))
         return view.relay.run()
 
 

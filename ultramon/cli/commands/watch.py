@@ -76,7 +76,7 @@ def command(
         click.echo(tmux_line(state_dir, run, color=color))
         return
     from ultramon.backends.level_watch import LevelWatch
-    from ultramon.recordings.budget_look import BudgetLook
+    from ultramon.recordings.budget_look import budget_looks
 
     if output_format in (None, "app") and not once and _can_run_app(is_asked=bool(output_format)):
         from ultramon.cli.views.watch.app import watch_with_app
@@ -87,8 +87,8 @@ def command(
             backend, run, show_all=True, is_cut=True, with_news=notify != "none"
         )
         directory = directory_of(backend)
-        budgets = BudgetLook(directory, backend)
-        with LevelWatch(backend, directory, "watch", readings=[budgets]):
+        budgets = budget_looks(directory, backend)
+        with LevelWatch(backend, directory, "watch", readings=budgets):
             watch_with_app(
                 Source(backend, everyone, limit),
                 interval_seconds=interval,
@@ -110,8 +110,8 @@ def command(
     with suppress(KeyboardInterrupt), ExitStack() as watching:
         if not once:
             directory = directory_of(backend)
-            budgets = BudgetLook(directory, backend)
-            watching.enter_context(LevelWatch(backend, directory, "watch", readings=[budgets]))
+            budgets = budget_looks(directory, backend)
+            watching.enter_context(LevelWatch(backend, directory, "watch", readings=budgets))
         if is_drawn:
             draw_live(agent_list, notify, make_console(), limit, interval)
         else:

@@ -18,6 +18,7 @@ from ultramon.hosts.calls.switches import is_left_to_relay, is_off, state_direct
 from ultramon.hosts.claude_code.host import CLAUDE_CODE
 from ultramon.hosts.claude_code.plan_limits import read_limits
 from ultramon.hosts.claude_code.status_parts import (
+    budget_part,
     cache_part,
     continue_part,
     cost_part,
@@ -119,6 +120,7 @@ def show(
         "continue": [continue_part(record)],
         "subagents": [subagent_part(store, record.agent_id)],
         "cost": [cost_part(fields)],
+        "budget": budget_part(store, record),
         "plan": brief_words(plan, store.now) if plan is not None else [],
         "cache": [cache_part(fields, store.now)],
     }

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 
 from ultramon.context.ladder import FORCE_RETURN
+from ultramon.state.budget_readings import BudgetReadings, shown_of
 from ultramon.state.plan_limits import finite_number
 from ultramon.state.usage_percent import usage_percent
 
@@ -90,6 +91,18 @@ def cost_part(fields: Mapping[str, Any]) -> str:
     cost = fields.get("cost")
     usd = finite_number(cost.get("total_cost_usd")) if isinstance(cost, dict) else None
     return "" if usd is None or usd < _LEAST_USD else f"host ${usd:,.2f}"
+
+
+def budget_part(store: HookStore, record: StateRecord) -> Sequence[str]:
+    """Return what is spent of the budgets that count the session, as the last look stored it.
+
+    Args:
+        store: Where the agents are.
+        record: The session.
+    """
+    readings = BudgetReadings(store.directory.path).read(store.now)
+    names = [record.agent_id, record.label]
+    return shown_of(readings, record.cwd, record.run, names) if readings else ()
 
 
 def cache_part(fields: Mapping[str, Any], now: float) -> str:
