@@ -1,8 +1,9 @@
-"""`ultramon report` over 300 transcripts: the first run, later runs, and one after a day's work.
+"""`ultramon report` over 300 and 10,000 transcripts: the first run, later runs, a day's work later.
 
 100 sessions and 200 subagents, about 200 MB as Claude Code writes them, with sources of Python's
-standard library as the results of tools: most are short, one in twenty is longer than 8 kB. Each
-run is a whole process; CPU seconds and wall time.
+standard library as the results of tools: most are short, one in twenty is longer than 8 kB. Then
+2,500 sessions and 7,500 subagents, all short. Each run is a whole process; CPU seconds and wall
+time.
 """
 
 from __future__ import annotations
@@ -19,11 +20,23 @@ import tempfile
 import time
 from datetime import UTC, datetime
 from pathlib import Path
+from typing import NamedTuple
 
 PROGRAM = Path(sys.executable).with_name("ultramon")
-SESSIONS, SUBAGENTS = 100, 200
-SESSION_BYTES, SUBAGENT_BYTES = 1_500_000, 250_000
 ROUNDS = 5
+
+
+class Size(NamedTuple):
+    """How much is planted."""
+
+    sessions: int
+    subagents: int
+    session_bytes: int
+    subagent_bytes: int
+
+
+LONG = Size(100, 200, 1_500_000, 250_000)
+MANY = Size(2_500, 7_500, 30_000, 20_000)
 LIMIT = 167_000
 
 
@@ -93,18 +106,18 @@ class Writer:
     def _id(self) -> str:
         return f"{self._random.getrandbits(128):032x}"
 
-    def plant(self, root: Path) -> list[Path]:
+    def plant(self, root: Path, planted: Size) -> list[Path]:
         """Write all transcripts; return those of the sessions."""
         paths = []
-        for _ in range(SESSIONS):
+        for _ in range(planted.sessions):
             session = self._id()
             path = root / "projects" / f"-home-dev-{session[:1]}" / f"{session}.jsonl"
-            self.write(path, SESSION_BYTES, session)
+            self.write(path, planted.session_bytes, session)
             paths.append(path)
-            for _child in range(SUBAGENTS // SESSIONS):
+            for _child in range(planted.subagents // planted.sessions):
                 agent = self._id()[:17]
                 file = path.with_suffix("") / "subagents" / f"agent-{agent}.jsonl"
-                self.write(file, SUBAGENT_BYTES, session, agent)
+                self.write(file, planted.subagent_bytes, session, agent)
         return paths
 
 
@@ -117,6 +130,7 @@ def run(root: Path, *options: str) -> tuple[float, float]:
         GEMINI_CLI_HOME=str(root / "none"),
         QWEN_HOME=str(root / "none"),
         XDG_CACHE_HOME=str(root / "cache"),
+        ULTRAMON_STATE_DIR=str(root / "state"),
     )
     before, began = resource.getrusage(resource.RUSAGE_CHILDREN), time.perf_counter()
     subprocess.run(
@@ -128,15 +142,20 @@ def run(root: Path, *options: str) -> tuple[float, float]:
 
 
 def main() -> str:
+    return "\n\n".join(map(measure, (LONG, MANY)))
+
+
+def measure(planted: Size) -> str:
     with tempfile.TemporaryDirectory(prefix="ultramon-report-") as folder:
         root, writer = Path(folder), Writer()
-        sessions = writer.plant(root)
+        sessions = writer.plant(root, planted)
         sizes = [path.stat().st_size for path in root.rglob("*.jsonl")]
         rows: dict[str, list[tuple[float, float]]] = {}
         rows["first run"] = [run(root)]
         index = next((root / "cache").rglob("*.sqlite3"))
         for number in range(ROUNDS):
             rows.setdefault("nothing new", []).append(run(root))
+            rows.setdefault("nothing new, --by week", []).append(run(root, "--by", "week"))
             rows.setdefault("nothing new, --html", []).append(
                 run(root, "--html", str(root / "report.html"))
             )
@@ -145,7 +164,8 @@ def main() -> str:
             rows.setdefault("5 sessions grew by 100 kB", []).append(run(root))
         lines = [
             f"{len(sizes)} transcripts, {sum(sizes) / 1e6:.0f} MB (largest "
-            f"{max(sizes) / 1e6:.1f} MB); index {index.stat().st_size / 1e6:.1f} MB.\n",
+            f"{max(sizes) / 1e6:.1f} MB); index {index.stat().st_size / 1e6:.1f} MB, daily sums "
+            f"{(root / 'state' / 'daily_sums.sqlite3').stat().st_size / 1e6:.1f} MB.\n",
             "| `ultramon report` | CPU s | wall s |",
             "|---|---|---|",
         ]

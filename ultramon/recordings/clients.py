@@ -68,10 +68,11 @@ def split_by_age(paths: Iterable[str], since: float) -> tuple[list[str], list[st
     older: list[str] = []
     for path in paths:
         (recent if _changed_at(path) >= since else older).append(path)
+    if not older:
+        return recent, []
     sessions = {os.path.splitext(path)[0] for path in recent}
     folders = {folder for path in recent for folder in _folders(path)}
-    # Each recent file is opened to find its subagents: only where an older file may be one.
-    subagents = {file for path in recent for file in files_of(path)} if older else set()
+    subagents = {file for path in recent for file in files_of(path)}
     needed = [
         path
         for path in older
