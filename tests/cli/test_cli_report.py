@@ -168,6 +168,17 @@ def test_what_changed_since_the_last_report_is_in_the_next(busy, tmp_path):
     assert report_json(busy)["costUsd"] == grown["costUsd"]
 
 
+def test_files_that_are_left_out_are_in_the_head(busy):
+    """With how many of each reason; the names of the first go to stderr."""
+    for number in range(3):
+        (busy.projects / f"odd{number}.jsonl").write_text('{"of": "another form"}\n')
+    (busy.projects / "empty.jsonl").write_bytes(b"")
+    done = report(busy)
+    words = "left out     4 files: 3 of a form that ultramon does not know, 1 empty"
+    assert words in done.stdout
+    assert "empty.jsonl" in done.stderr
+
+
 def test_a_wrong_file_of_prices_ends_the_report(busy, tmp_path):
     """Before anything is read, with the key and what is allowed."""
     path = tmp_path / "prices.toml"

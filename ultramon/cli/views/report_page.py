@@ -129,13 +129,18 @@ def _cost_table(title: str, rows: Sequence[tuple[str, CostFacts]], found: Survey
     table = element("dl")
     for name, one in rows[:_MOST_ROWS]:
         cost, most = _cost(one), one.read_again_most_usd or 0.0
-        again = f" · {range_words(one.read_again_usd or 0.0, most)} again" if most else ""
+        again = f"{range_words(one.read_again_usd or 0.0, most)} to read again" if most else ""
         share = (one.cost_usd or 0.0) / (found.cost_usd or 1.0)
         table.extend(
             [
                 element("dt", name),
-                element("dd", f"{cost}{again}"),
-                element("dd", bar(share, f"{name}: {cost}"), class_="wide"),
+                element("dd", cost),
+                element(
+                    "dd",
+                    bar(share, f"{name}: {cost}"),
+                    element("small", again, class_="dim") if again else None,
+                    class_="wide",
+                ),
             ]
         )
     return element("section", element("h3", title), table, class_="card")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shlex
+from collections import Counter
 from itertools import zip_longest
 from typing import TYPE_CHECKING
 
@@ -58,8 +59,11 @@ def print_report(found: Survey) -> None:
         facts.insert(1, ("prices", source.removeprefix("prices "), "dim"))
     console.print(Text(title, "bold"), no_wrap=True, overflow="crop")
     for name, words, style in facts:
-        console.print(Text.assemble((f"  {name:<13}", "dim"), (words, style)))
-    console.print(_filled(found, min(console.width, _MAX_WIDTH)))
+        line = Text.assemble((f"  {name:<13}", "dim"), (words, style))
+        console.print(line, no_wrap=True, overflow="ellipsis")
+    # One line less, so that the screen keeps its height.
+    rows = _ROWS - bool(found.unreadable)
+    console.print(_filled(found, min(console.width, _MAX_WIDTH), rows))
     console.print(Text(f"  {ORDER}", "dim"), no_wrap=True, overflow="crop")
     commands = [replay_command(one) for one in found.worst_sessions]
     are_short = all(len(one) <= _COMMAND_CELLS for one in commands)
@@ -150,7 +154,15 @@ def facts_of(found: Survey, cells: int = _MAX_WIDTH) -> list[tuple[str, str, str
         ("compacted", compacted, "yellow" if found.compactions else ""),
         ("thrown away", lost, "yellow" if found.discarded_tokens else ""),
         ("subagents", subagents, "red" if found.subagents_in_trouble else ""),
+        *([("left out", left_out_words(found), "yellow")] if found.unreadable else []),
     ]
+
+
+def left_out_words(found: Survey) -> str:
+    """Return how many files could not be read, by reason, the most frequent first."""
+    reasons = Counter(one.reason for one in found.unreadable)
+    counts = ", ".join(f"{count:,} {field(reason)}" for reason, count in reasons.most_common())
+    return f"{plural(len(found.unreadable), 'file')}: {counts}"
 
 
 def _unknown(count: int) -> str:
@@ -183,7 +195,7 @@ def replay_command(session: SessionFacts) -> str:
     return f"ultramon replay {'-- ' if target.startswith('-') else ''}{shlex.quote(target)}"
 
 
-def _filled(found: Survey, width: int) -> Table:
+def _filled(found: Survey, width: int, rows: int) -> Table:
     """Draw what filled the windows: sources, files and projects beside each other."""
     from rich.text import Text
 
@@ -199,8 +211,8 @@ def _filled(found: Survey, width: int) -> Table:
         table.add_column(title, width=name_width, no_wrap=True)
         table.add_column("", width=5, justify="right", no_wrap=True)
         is_file = title == _FILES
-        names = [_cut(field(name), name_width, keep_end=is_file) for name, _ in shares[:_ROWS]]
-        columns += [names, [_percent(one.share_ratio) for _, one in shares[:_ROWS]]]
+        names = [_cut(field(name), name_width, keep_end=is_file) for name, _ in shares[:rows]]
+        columns += [names, [_percent(one.share_ratio) for _, one in shares[:rows]]]
     if not found.by_file:
         columns[2] = ["none named"]
     for row in zip_longest(*columns, fillvalue=""):
