@@ -8,12 +8,15 @@ import subprocess
 import time
 import urllib.request
 from contextlib import ExitStack
+from functools import partial
 
 import pytest
+from helpers.hooked_session import HookedSession
 from helpers.planted_transcripts import SESSION, Machine, reply
-from helpers.program import PROGRAM, environment, run_process
+from helpers.program import PROGRAM, as_a_process, environment, run_process
 from helpers.waiting import until
 
+from ultramon.backends.level_watch import LevelWatch
 from ultramon.backends.local.backend import LocalBackend
 from ultramon.recordings.budget_look import BudgetLook
 from ultramon.routing import Inbox
@@ -155,6 +158,43 @@ def test_status_and_watch_show_one_number(home):
     for command in (("status",), ("watch", "--once")):
         printed = home.run(*command).splitlines()
         assert [line for line in printed if line.startswith("budget ")] == lines
+
+
+def test_the_report_begins_with_what_is_spent(home):
+    """It looks itself where no process does, and shows others nothing of it."""
+    home.configure(daily(1) + '[budgets.shop]\nlimit_tokens = 200_000\nproject = "/srv/shop"\n')
+    home.spend()
+    lines = home.run("report").splitlines()
+    assert lines[1].split(maxsplit=1) == [
+        "budgets", "daily: $0.30 of 1, 30 % · shop: today 100k of 200k tokens, 50 %",
+    ]  # fmt: skip
+    home.spend()
+    assert home.run("report").splitlines()[1] == lines[1], "the readings of a look that is recent"
+    assert "budgets" not in home.run("report", "--anonymous")
+    assert "budgets" not in home.run("report", str(home.machine.projects))
+
+
+def test_agents_are_sent_a_message_only_where_the_budget_says_so(home):
+    """A reminder of the session at work says with its next tool call that one waits, once."""
+    session = HookedSession(home.machine.root, SESSION)
+    session.state = home.machine.root / "state"
+    session.installed = session.state / "claude-code.json"
+    session.freeze()
+    home.spend()
+    session.tool(20_000)
+    backend = LocalBackend(home.state)
+    watch = partial(LevelWatch, backend, home.state, "serve")
+    told = []
+    for more in ("", "", "notify_agents = true", "notify_agents = true"):
+        home.configure(daily(0.3, more))
+        with as_a_process(environment(**home.environ)):
+            watch(readings=[BudgetLook(home.state, backend, home.environ)]).look()
+        told.append(session.tool(21_000).text)
+    assert [bool(text) for text in told] == [False, False, True, False]
+    assert "1 message waits" in told[2]
+    waiting = json.loads(home.run("queue", "messages", SESSION, "--json"))
+    assert waiting["text"].startswith("Budget daily: $0.30 of 0.30, 100 %, used up")
+    backend.close()
 
 
 def test_without_budgets_the_member_is_empty_and_nothing_is_said(home):

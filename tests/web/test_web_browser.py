@@ -14,6 +14,7 @@ from helpers.web_page import WebServing, browser  # noqa: F401
 from ultramon import ContextConfig, create_context_monitor
 from ultramon.backends.local.backend import LocalBackend
 from ultramon.backends.opening import open_backend
+from ultramon.state.budget_readings import BudgetReading, BudgetReadings, Scope
 from ultramon.state.plan_limits import FIVE_HOURS, SEVEN_DAYS, PlanLimits, plan_limit
 from ultramon.system.clock import SYSTEM_CLOCK
 
@@ -144,6 +145,51 @@ def test_the_page_shows_the_limits_of_a_plan_as_status_does(store, open_page):
         use(3, 7_200, "/srv/dev/.codex")
         page.get_by_text("5h 3 %, resets").wait_for()
         assert page.locator(".plan").count() == 2
+        assert page.said == []
+
+
+def test_the_page_shows_budgets_as_status_does(store, open_page):
+    """They come, change their level and go while the page is open; a scope runs nothing."""
+    directory = os.environ["ULTRAMON_STATE_DIR"]
+
+    def spend(usd, level, measured_ago=0):
+        now = SYSTEM_CLOCK.now()
+        reading = BudgetReading(
+            "daily",
+            Scope(),
+            period="day",
+            period_key="2026-11-26",
+            starts_at=now - 3_600,
+            ends_at=now + 90_000,
+            unit="usd",
+            limit=20,
+            spent=usd,
+            is_whole=False,
+            levels=(80, 100),
+            level=level,
+            empties_at=now + 3_600,
+            is_enforced=True,
+            measured_at=now - measured_ago,
+        )
+        BudgetReadings(directory).write([reading])
+        return reading, now
+
+    with WebServing(store, state_directory=directory) as serving:
+        page = open_page(serving)
+        assert page.locator(".budget").count() == 0
+        reading, now = spend(11.4, None)
+        words = reading.words(now, utc=True).removeprefix("daily: ")
+        assert words.startswith("today ≥ $11.40 of 20, 57 %, at this pace empty by ")
+        page.get_by_text(words).wait_for()
+        assert page.locator(".budget .account").inner_text() == "daily"
+        assert page.locator(".budget .bar").first.bounding_box()["width"] > 0
+        spend(21, "critical")
+        page.get_by_text("used up: relay starts no further context").wait_for()
+        assert page.locator(".budget.level-critical").count() == 1
+        printed = run_program("status", "--json", ULTRAMON_STATE_DIR=directory).stdout
+        assert [one["spentUsd"] for one in json.loads(printed)["budgets"]] == [21]
+        spend(21, "critical", measured_ago=301)
+        page.locator(".budget").wait_for(state="detached")
         assert page.said == []
 
 

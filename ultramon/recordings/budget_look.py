@@ -31,7 +31,7 @@ from ultramon.state.budget_readings import BudgetReading, BudgetReadings
 from ultramon.state.record import SDK_HOST, StateRecord, host_memory
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping, Sequence
+    from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 
     from ultramon.notices.budgets import Budget, Period
     from ultramon.notices.crossings import Crossing
@@ -156,7 +156,8 @@ class BudgetLook:
                     self._next_at = now + LOOK_SECONDS
                 else:
                     self._look(periods, now)
-            return list(budget_crossings(self._readings, now, self._recipients()))
+            reached = [one.name for one in self._readings if one.level is not None]
+            return list(budget_crossings(self._readings, now, self._recipients(reached)))
 
     def look_now(self, now: float) -> list[BudgetReading]:
         """Return what the budgets amount to now, everything that was written by now included.
@@ -218,7 +219,7 @@ class BudgetLook:
             for path, stamp in files.recent.items()
             if path not in self._transcripts or self._transcripts[path].stamp != stamp
         ]
-        if any(one.scope.needs_states or one.notify_agents for one in self.budgets):
+        if any(one.scope.needs_states for one in self.budgets):
             self._read_states()
         is_all = True
         with DailySums(self._sums_path) as sums:
@@ -368,10 +369,13 @@ class BudgetLook:
             one.amounts[prices_file] = list(_price(one.summarized.summary, usual, prices))
         return one.amounts[prices_file]
 
-    def _recipients(self) -> dict[str, tuple[str, ...]]:
-        """Return who is sent a message about each budget."""
+    def _recipients(self, reached: Collection[str]) -> dict[str, tuple[str, ...]]:
+        """Return who is sent a message about each of some budgets, by its name."""
         found = {}
-        for budget in self.budgets:
+        budgets = [one for one in self.budgets if one.name in reached]
+        if any(one.notify_agents for one in budgets):
+            self._read_states()
+        for budget in budgets:
             names = [] if budget.notify is None else [budget.notify]
             if budget.notify_agents:
                 names += [

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from ultramon.recordings.daily_sums import DailySums
     from ultramon.recordings.index import Summarized, TranscriptIndex, Unreadable
     from ultramon.recordings.survey import Survey
+    from ultramon.state.budget_readings import BudgetReading
 
 _DAYS = 30
 _HOUR_SECONDS = 3_600
@@ -99,8 +100,27 @@ def command(
     elif html_file is None and found.sessions:
         from ultramon.cli.views.report_screen import print_report
 
-        print_report(found)
+        # A budget is no part of what is shown to others, nor of the report about some files.
+        print_report(found, [] if paths or anonymous else _budgets())
     _say_what_is_missing(found, paths)
+
+
+def _budgets() -> list[BudgetReading]:
+    """Return what the user's budgets amount to; looks where no other process does."""
+    from ultramon.notices.budgets import read_budgets
+
+    if not read_budgets():
+        return []
+    from ultramon.cli.selection import directory_of, open_store
+    from ultramon.recordings.budget_look import BudgetLook
+    from ultramon.state.budget_readings import BudgetReadings
+
+    backend = open_store(None, delivers=False)
+    directory, now = directory_of(backend), time.time()
+    if not (found := BudgetReadings(directory).read(now)):
+        BudgetLook(directory, backend)(now)
+        found = BudgetReadings(directory).read(now)
+    return found
 
 
 def _survey(paths: tuple[str, ...], days: int | None, prices_file: str | None) -> Survey:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shlex
+import time
 from collections import Counter
 from itertools import zip_longest
 from typing import TYPE_CHECKING
@@ -20,6 +21,7 @@ if TYPE_CHECKING:
 
     from ultramon.recordings.bills import CostFacts, PriceData
     from ultramon.recordings.survey import SessionFacts, Share, Survey
+    from ultramon.state.budget_readings import BudgetReading
 
 SOURCE_NAMES = {
     UNRECORDED: "system and tools",
@@ -46,8 +48,13 @@ _FULL = 0.95
 _HIGH = 0.75
 
 
-def print_report(found: Survey) -> None:
-    """Print a survey with at least one session."""
+def print_report(found: Survey, budgets: Sequence[BudgetReading] = ()) -> None:
+    """Print a survey with at least one session.
+
+    Args:
+        found: The survey.
+        budgets: What the user's budgets amount to.
+    """
     from rich.text import Text
 
     console = make_console()
@@ -57,6 +64,10 @@ def print_report(found: Survey) -> None:
         title += _SEPARATOR + source
     elif source:
         facts.insert(1, ("prices", source.removeprefix("prices "), "dim"))
+    if budgets:
+        words = _SEPARATOR.join(field(one.words(time.time())) for one in budgets)
+        is_warned = any(one.level is not None for one in budgets)
+        facts.insert(0, ("budgets", words, "yellow" if is_warned else ""))
     console.print(Text(title, "bold"), no_wrap=True, overflow="crop")
     for name, words, style in facts:
         line = Text.assemble((f"  {name:<13}", "dim"), (words, style))
