@@ -23,6 +23,7 @@ from ultramon.backends.local.backend import LocalBackend
 from ultramon.cli.views.watch.actions import run_way, way_to
 from ultramon.cli.views.watch.lines import Look, draw_head, draw_line, list_lines
 from ultramon.state.agent_rows import arrange, current
+from ultramon.state.budget_readings import BudgetReading, BudgetReadings, Scope
 from ultramon.state.plan_limits import FIVE_HOURS, PlanLimits, plan_limit
 from ultramon.state.record import short_id
 from ultramon.system.processes import process_started_at, this_machine
@@ -160,6 +161,43 @@ def priced(name, tokens):
     entry = used(name, tokens, output=0)
     entry["message"]["model"] = "claude-opus-4-5"
     return entry
+
+
+def test_the_first_line_has_what_is_spent_of_a_budget(watch, tmp_path):
+    """Behind the agents and before the plan, each with its name where there are several."""
+    hosted(tmp_path, 1, "mend the login", usage_ratio=0.3)
+    terminal = watch(columns=120, NO_COLOR="1")
+    terminal.wait_for("1 working")
+    now = time.time()
+    limits = [plan_limit(FIVE_HOURS, 62, now + 7_200, now)]
+    PlanLimits(str(tmp_path)).record("claude-code", "/srv/dev/.claude", limits, now)
+
+    def spend(**amounts):
+        BudgetReadings(str(tmp_path)).write(
+            BudgetReading(
+                name,
+                Scope(),
+                period="day",
+                period_key="2026-11-26",
+                starts_at=now - 60,
+                ends_at=now + 3_600,
+                unit="usd",
+                limit=20,
+                spent=usd,
+                is_whole=True,
+                levels=(80, 100),
+                level=None,
+                empties_at=None,
+                is_enforced=False,
+                measured_at=now,
+            )
+            for name, usd in amounts.items()
+        )
+
+    spend(daily=11.4)
+    terminal.wait_for(r"1 working · today \$11.40 of 20 · 5h 62 %")
+    spend(daily=20, team=3)
+    terminal.wait_for(r"daily today \$20.00 of 20 \(used up\) · team today \$3.00 of 20 · 5h")
 
 
 def test_keys_move_filter_sort_and_explain(watch, tmp_path):

@@ -388,15 +388,6 @@ class BudgetLook:
         return found
 
 
-def budget_looks(directory: str, states: StoredStates) -> list[BudgetLook]:
-    """Return the look at the user's budgets; empty where there is no budget.
-
-    The arguments and errors are those of `BudgetLook`.
-    """
-    look = BudgetLook(directory, states)
-    return [look] if look.budgets else []
-
-
 def _price(
     summary: TranscriptSummary, usual_model: str | None, prices: PriceList
 ) -> Iterator[_Amount]:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from ultramon.backends.level_watch import LevelWatch
 from ultramon.backends.local.backend import LocalBackend
 from ultramon.errors import StateError
-from ultramon.recordings.budget_look import budget_looks
+from ultramon.recordings.budgets import budget_looks
 from ultramon.server.app import create_app
 from ultramon.server.earlier_log import store_earlier_log
 from ultramon.server.http.authentication import digest

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from ultramon.backends.level_watch import LevelWatch
 from ultramon.errors import StateError
 from ultramon.metrics.source import MetricsSource
-from ultramon.recordings.budget_look import budget_looks
+from ultramon.recordings.budgets import budget_looks
 from ultramon.server.http.http_server import HttpServer, behind_filter
 from ultramon.server.server_file import (
     read_server_file,

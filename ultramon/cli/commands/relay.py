@@ -247,7 +247,7 @@ def _run(opened: OpenedRelay) -> RelayResult:
     from ultramon.backends.level_watch import LevelWatch
     from ultramon.backends.opening import open_backend
     from ultramon.cli.views.relay_progress import shown
-    from ultramon.recordings.budget_look import budget_looks
+    from ultramon.recordings.budgets import budget_looks
 
     for line in opened.head():
         say(line)

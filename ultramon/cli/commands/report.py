@@ -107,20 +107,18 @@ def command(
 
 def _budgets() -> list[BudgetReading]:
     """Return what the user's budgets amount to; looks where no other process does."""
-    from ultramon.notices.budgets import read_budgets
-
-    if not read_budgets():
-        return []
     from ultramon.cli.selection import directory_of, open_store
-    from ultramon.recordings.budget_look import BudgetLook
+    from ultramon.recordings.budgets import budget_looks
     from ultramon.state.budget_readings import BudgetReadings
 
     backend = open_store(None, delivers=False)
     directory, now = directory_of(backend), time.time()
-    if not (found := BudgetReadings(directory).read(now)):
-        BudgetLook(directory, backend)(now)
-        found = BudgetReadings(directory).read(now)
-    return found
+    stored = BudgetReadings(directory)
+    for look in budget_looks(directory, backend):
+        if not stored.read(now):
+            look(now)
+        return stored.read(now)
+    return []
 
 
 def _survey(paths: tuple[str, ...], days: int | None, prices_file: str | None) -> Survey:

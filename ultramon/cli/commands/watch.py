@@ -76,7 +76,7 @@ def command(
         click.echo(tmux_line(state_dir, run, color=color))
         return
     from ultramon.backends.level_watch import LevelWatch
-    from ultramon.recordings.budget_look import budget_looks
+    from ultramon.recordings.budgets import budget_looks
 
     if output_format in (None, "app") and not once and _can_run_app(is_asked=bool(output_format)):
         from ultramon.cli.views.watch.app import watch_with_app
