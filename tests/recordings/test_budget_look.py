@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import shutil
+import subprocess
 from datetime import datetime
 from zoneinfo import ZoneInfo
 
@@ -190,6 +191,30 @@ def test_only_the_project_counts(machine, spent):
     write(machine, inner, paid("m3", "2026-11-26T09:00:00Z"), project="/srv/shop/web")
     found = spent(day(more=f'{UTC}\nproject = "/srv/shop"'))
     assert found["daily"].amounts == "$0.60 of 20"
+
+
+def test_a_git_worktree_counts_for_the_project(machine, spent, tmp_path):
+    """As relays make them; a submodule is none, and a part of the tree is the same part."""
+    shop, tree = tmp_path / "shop", tmp_path / "state" / "relay" / "job" / "worktree"
+    for folder in (shop / "web", tmp_path / "empty"):
+        folder.mkdir(parents=True)
+    git = ["git", "-C", str(shop), "-c", "user.name=Ada", "-c", "user.email=ada@example.org"]
+    for command in (
+        ["init", "-q"], ["commit", "-q", "--allow-empty", "-m", "first"],
+        ["worktree", "add", "-q", str(tree)],
+    ):  # fmt: skip
+        subprocess.run([*git, *command], check=True, capture_output=True)
+    write(machine, SESSION, paid("m1", "2026-11-26T09:00:00Z"), project=str(tree))
+    write(machine, OTHER, paid("m2", "2026-11-26T09:00:00Z"), project=str(tree / "web"))
+    (tmp_path / "empty" / ".git").write_text(f"gitdir: {shop}/.git/modules/empty\n")
+    third = "22222222-2222-4333-8444-555555555555"
+    write(machine, third, paid("m3", "2026-11-26T09:00:00Z"), project=str(tmp_path / "empty"))
+    found = spent(
+        day(more=f'{UTC}\nproject = "{shop}"')
+        + day(more=f'{UTC}\nproject = "{shop / "web"}"', name="web")
+    )
+    assert found["daily"].amounts == "$0.60 of 20"
+    assert found["web"].amounts == "$0.30 of 20"
 
 
 @pytest.fixture

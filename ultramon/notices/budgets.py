@@ -103,7 +103,9 @@ BUDGET_SETTINGS = {
         "Whose midnight begins a period; none = that of the machine.",
     ),
     "project": Setting(
-        OrNone(_DIRECTORY), None, "Only agents that began in this directory or below it count."
+        OrNone(_DIRECTORY),
+        None,
+        "Only agents that began in this directory or below it count, or in a git worktree of it.",
     ),
     "run": Setting(OrNone(Kind("the name of a run", is_agent_id)), None, "Only this run counts."),
     "agent": Setting(

@@ -14,6 +14,7 @@ from ultramon.state.usage_percent import whole_percent
 from ultramon.system import compact_json
 from ultramon.system.counts import short_tokens
 from ultramon.system.files import make_private_directory, read_private_file, replace_file
+from ultramon.system.git_worktrees import path_in_main_tree
 from ultramon.system.timestamps import format_time, parse_time
 
 TYPE_CHECKING = False
@@ -38,7 +39,8 @@ class Scope:
     """Whose spending counts for a budget; what is None does not matter.
 
     Attributes:
-        project: A directory, absolute: agents that began in it or below it.
+        project: A directory, absolute: agents that began in it or below it, or at such a place of
+            a git worktree of it.
         run: The name of a run.
         agent: A pattern, as of file names, of ids or labels; the subagents of an agent that matches
             count too.
@@ -77,7 +79,7 @@ class Scope:
             run: Its run; None = unknown.
             names: Its id and label, and those of its session.
         """
-        if self.project is not None and not _is_inside(project, self.project):
+        if self.project is not None and not _is_of(project, self.project):
             return False
         if self.run is not None and run != self.run:
             return False
@@ -310,9 +312,16 @@ def budgets_json(readings: Iterable[BudgetReading]) -> dict[str, Any]:
     return {"budgets": [one.to_json() for one in readings]}
 
 
-def _is_inside(path: str | None, folder: str) -> bool:
+def _is_of(path: str | None, folder: str) -> bool:
     if path is None:
         return False
+    if _is_inside(path, folder):
+        return True
+    elsewhere = path_in_main_tree(path)
+    return elsewhere is not None and _is_inside(elsewhere, folder)
+
+
+def _is_inside(path: str, folder: str) -> bool:
     folder = folder.rstrip("/\\")
     return path == folder or path.startswith((f"{folder}/", f"{folder}\\"))
 
