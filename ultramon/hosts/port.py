@@ -119,6 +119,8 @@ class HookEvent(Record):
         launched: The subagent that a tool launched, or None.
         tasks: What the result of a tool says about the host's task list, or None.
         returned: The subagent that has come back to the agent with this event, or None.
+        reading: What the event itself says of the window, in the place of the transcript; None = it
+            says nothing.
         candidates: Subagents of the session of which one may have made this call, where the host
             does not say; then no agent can be answered.
     """
@@ -147,6 +149,7 @@ class HookEvent(Record):
     launched: LaunchedSubagent | None = None
     tasks: TaskReport | None = None
     returned: ReturnedSubagent | None = None
+    reading: LastReading | None = None
     candidates: tuple[str, ...] = ()
 
 

@@ -41,6 +41,7 @@ class UserHooks(Setup):
     Attributes:
         host: Its name.
         members: Of each hook, beside its type and its command, such as its ``timeout``.
+        layers: Whose hooks there may be; the first is that of an installation that names none.
         timeouts: Of the events that take no longer one, in the host's unit.
         takes_handoff_note: Whether its compaction takes instructions from a hook.
         silence_cure: What to do about sessions of which no hook has written anything.
@@ -48,6 +49,7 @@ class UserHooks(Setup):
 
     host: Host
     members: Mapping[str, Any]
+    layers: tuple[str, ...] = (_USER,)
     timeouts: Mapping[str, int] = MappingProxyType({})
     takes_handoff_note = True
     silence_cure = ""
@@ -60,6 +62,14 @@ class UserHooks(Setup):
             StateError: It cannot be read.
         """
         raise NotImplementedError
+
+    def load_layer(self, request: SetupRequest) -> HookSettings:
+        """Return the file of the layer that a request names; raises as `load`."""
+        return self.load()
+
+    def begun_since(self, since: float) -> dict[str, float]:
+        """Return the sessions that began after a time, each with its time, epoch seconds."""
+        return _begun_since(self.host, since)
 
     def check(self, settings: HookSettings) -> Iterable[Finding]:
         """Answer the host's own questions about that file."""
@@ -76,9 +86,9 @@ class UserHooks(Setup):
             allowed = "a host whose compaction takes instructions;"
             allowed += f" {request.host} takes none from hooks"
             raise ConfigurationError("handoff_note", request.choices.handoff_note[:40], allowed)
-        _check_layer(request)
+        self._check_layer(request)
         interpreter = lasting_interpreter(request.cwd, force=request.force)
-        settings = self.load()
+        settings = self.load_layer(request)
         plan = Installation.begin(settings, request, interpreter)
         plan.choose_resident(request)
         if plan.installed.enforce is not None:
@@ -99,8 +109,8 @@ class UserHooks(Setup):
             ConfigurationError: There is no such layer.
             StateError: A file cannot be read; it is left alone.
         """
-        _check_layer(request)
-        plan = Removal.begin(self.load(), request)
+        self._check_layer(request)
+        plan = Removal.begin(self.load_layer(request), request)
         plan.take_out()
         plan.plan_traces()
         return plan
@@ -142,7 +152,25 @@ class UserHooks(Setup):
         yield from check_resident(context, stored, f"{name} resident", install)
         if stored is not None and stored.installed_at is not None:
             since = max(stored.installed_at, context.now - RECENT_SECONDS)
-            yield _check_sessions(context, self.host, since, self.silence_cure)
+            yield self._check_sessions(context, since)
+
+    def _check_layer(self, request: SetupRequest) -> None:
+        if request.layer not in (None, *self.layers):
+            allowed = f"{' or '.join(self.layers)}: the hooks of {request.host} are those of a user"
+            raise ConfigurationError("layer", request.layer, allowed, "argument")
+
+    def _check_sessions(self, context: DoctorContext, since: float) -> Finding:
+        """Ask for sessions that began since the installation and of which no hook wrote a thing."""
+        name = f"{self.host.name} sessions"
+        begun = self.begun_since(since)
+        if not begun:
+            return ok(name, "none began since the installation")
+        known = {record.session_id for record in context.agents(self.host.name)}
+        if silent := [one for one in begun if one not in known]:
+            shown = first_of([f"{one} (began {format_time(begun[one])})" for one in silent])
+            problem_text = f"no hook has written anything of: {shown}"
+            return problem(name, problem_text, self.silence_cure)
+        return ok(name, f"{len(begun)} since the installation have reported themselves")
 
 
 def user_file(folder: str, name: str, variable: str) -> str:
@@ -160,25 +188,6 @@ def user_file(folder: str, name: str, variable: str) -> str:
         allowed = "an absolute path where the user has no home directory"
         raise ConfigurationError(variable, None, allowed, "environment")
     return os.path.join(os.path.abspath(folder), name)
-
-
-def _check_layer(request: SetupRequest) -> None:
-    if request.layer not in (None, _USER):
-        allowed = f"{_USER}: the hooks of {request.host} are those of a user"
-        raise ConfigurationError("layer", request.layer, allowed, "argument")
-
-
-def _check_sessions(context: DoctorContext, host: Host, since: float, cure: str) -> Finding:
-    """Ask for sessions that began after the installation and of which no hook wrote anything."""
-    name = f"{host.name} sessions"
-    begun = _begun_since(host, since)
-    if not begun:
-        return ok(name, "none began since the installation")
-    known = {record.session_id for record in context.agents(host.name)}
-    if silent := [one for one in begun if one not in known]:
-        shown = first_of([f"{one} (began {format_time(begun[one])})" for one in silent])
-        return problem(name, f"no hook has written anything of: {shown}", cure)
-    return ok(name, f"{len(begun)} since the installation have reported themselves")
 
 
 def _begun_since(host: Host, since: float) -> dict[str, float]:

@@ -177,7 +177,9 @@ class HookCall:
                 # Its conversation holds an earlier prompt already.
                 agent.count_prompt()
             agent.resolve_limit()  # another process may be set to another window
-            if agent.record.measured_at is None:
+            if agent.record.measured_at is None and event.reading is not None:
+                pass  # nothing is read but what the events bring along
+            elif agent.record.measured_at is None:
                 # A forked session copies the lines of the other one: they are no readings of this.
                 # It may be known all the same: the status line is sometimes drawn first.
                 agent.memory.readings_after = self._store.now
@@ -325,7 +327,8 @@ class HookCall:
         return text
 
     def _after_calls(self) -> str:
-        if not self._event.can_answer and self._store.installed.enforce is None:
+        event, enforce = self._event, self._store.installed.enforce
+        if not event.can_answer and enforce is None and event.reading is None:
             return ""  # there is nothing but a turn that could be ended
         return self._measure(lambda agent: agent.begin_turn(""), is_call=False)
 

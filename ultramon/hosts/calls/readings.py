@@ -78,6 +78,9 @@ class Readings:
         """
         event = self._event
         is_own = subagent_id is None
+        if is_own and event.reading is not None:
+            self._problem = ""
+            return event.reading
         subagent_id = subagent_id or event.subagent_id
         path = self._files.transcript_path(event, subagent_id, session_id or event.session_id)
         self._problem = ""

@@ -27,6 +27,9 @@ _KINDS = (port.TOOL_STARTED, port.TOOL_ENDED, port.TOOLS_ENDED, port.PROMPT, por
 """What is answered here. To handle one of these twice changes nothing, so that a call may continue
 in its own process at any moment; the others, which are rare, are left to that from the start."""
 
+_AT_ONCE = (port.TOOL_STARTED, port.TOOL_ENDED)
+"""What may be answered before it is stored; the end of all calls too, where it has a reading."""
+
 
 class HookAnswers:
     """The hook calls of one host.
@@ -75,7 +78,7 @@ class HookAnswers:
         # Until the call is done nothing is known: one that fails must not speed up the next one.
         knowledge, turn.knowledge = turn.knowledge, None
         if (
-            event.kind in (port.TOOL_STARTED, port.TOOL_ENDED)
+            (event.kind in _AT_ONCE or (event.kind == port.TOOLS_ENDED and event.reading))
             and knowledge is not None
             and knowledge.has_time(store, choices_mark, event)
         ):

@@ -47,8 +47,9 @@ class ResidentStore(HookStore):
         self._printer: list[Any] = [forwarder_pid, process_started_at(forwarder_pid)]
         path, environ = request.choices_path, request.environ
         super().__init__(host, directory, path, environ, event=event, now=now)
-        # When the host made the call, not when the resident got to it.
-        self.began_at = started_at_boot_seconds(self._printer[1])
+        if forwarder_pid != request.parent_pid:  # else the host itself calls, and lives on
+            # When the host made the call, not when the resident got to it.
+            self.began_at = started_at_boot_seconds(self._printer[1])
 
     def printer(self) -> list[Any]:
         """Return the forwarder: it prints the answer, or handles the call itself."""

@@ -79,7 +79,7 @@ class Knowledge:
         agent = self._agent
         path = host.transcripts.transcript_path(event, event.subagent_id, event.session_id)
         try:
-            reading = host.transcripts.read_last_reading(
+            reading = event.reading or host.transcripts.read_last_reading(
                 path or "", is_subagent=event.subagent_id is not None, call_id=event.call_id
             )
         except (OSError, ValueError):
