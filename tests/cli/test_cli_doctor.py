@@ -19,7 +19,7 @@ def test_without_an_installation_it_names_all(ultramon):
     done = ultramon("doctor")
     (line,) = [line for line in done.stdout.splitlines() if line.startswith("warning")]
     assert line.startswith("warning  hooks: are not installed; ultramon install claude-code or ")
-    for host in ("codex", "gemini", "qwen"):
+    for host in ("codex", "gemini", "opencode", "qwen"):
         assert f"or ultramon install {host}" in line
 
 
@@ -47,6 +47,6 @@ def test_one_agent_is_looked_at_alone(ultramon):
 
 def test_an_unknown_agent_is_refused(ultramon):
     """With the names that are allowed."""
-    done = ultramon("doctor", "opencode")
+    done = ultramon("doctor", "nobody")
     assert done.returncode != 0
-    assert "one of claude-code, codex, gemini, qwen" in done.stderr
+    assert "one of claude-code, codex, gemini, opencode, qwen" in done.stderr

@@ -173,11 +173,11 @@ def test_a_built_in_host_cannot_be_replaced(place):
 
 def test_the_built_in_hosts_are_complete():
     """Each has its name and a field of its own; an unknown name is an error that lists them."""
-    assert {"claude-code", "codex", "gemini", "qwen"} <= set(host_names())
+    assert {"claude-code", "codex", "gemini", "opencode", "qwen"} <= set(host_names())
     fields = {host.name: host.memory_field for host in find_hosts().usable}
     assert fields["claude-code"] == "claudeCode"
     assert len(set(fields.values())) == len(fields)
-    with pytest.raises(ConfigurationError, match="claude-code, codex, gemini, qwen"):
+    with pytest.raises(ConfigurationError, match="claude-code, codex, gemini, opencode, qwen"):
         find_host("nobody")
 
 
@@ -194,7 +194,7 @@ def test_the_table_of_hosts_says_what_is_so():
     """What each built-in host takes, by its column."""
     names = {
         "Claude Code": "claude-code", "Codex": "codex", "Gemini CLI": "gemini",
-        "Qwen Code": "qwen",
+        "Qwen Code": "qwen", "opencode": "opencode",
     }  # fmt: skip
     table = PAGE[PAGE.index("| | Claude Code") :].partition("\n\n")[0]
     head, _, *rows = [line.strip("|").split(" | ") for line in table.splitlines()]

@@ -22,6 +22,7 @@ _BUILT_IN = {
     "codex": ("ultramon.hosts.codex.host", "CODEX"),
     "gemini": ("ultramon.hosts.gemini.host", "GEMINI"),
     "qwen": ("ultramon.hosts.qwen.host", "QWEN"),  # before the one whose lines look alike
+    "opencode": ("ultramon.hosts.opencode.host", "OPENCODE"),
     "claude-code": ("ultramon.hosts.claude_code.host", "CLAUDE_CODE"),
 }
 

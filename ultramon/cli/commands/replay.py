@@ -47,9 +47,10 @@ def command(*, paths: tuple[str, ...], no_plot: bool, json: bool, **settings: An
     """Show what a monitor would have reported over a recording.
 
     PATH is a transcript of Claude Code, Gemini CLI or Qwen Code (with its subagents), a rollout of
-    Codex, JSON lines of {"text": ...} and {"usage": {...}}, a text, or a directory: all recordings
-    in it or, without any, its text files as one agent would read them. The beginning of a session's
-    id, as `ultramon report` shows it, finds the transcript where its host keeps it.
+    Codex, the database of opencode, JSON lines of {"text": ...} and {"usage": {...}}, a text, or a
+    directory: all recordings in it or, without any, its text files as one agent would read them.
+    The beginning of a session's id, as `ultramon report` shows it, finds the transcript where its
+    host keeps it.
 
     Files of any size are streamed. Files that are no recordings are named on stderr.
     """
@@ -57,7 +58,7 @@ def command(*, paths: tuple[str, ...], no_plot: bool, json: bool, **settings: An
     from ultramon.recordings.recordings import find_recordings
     from ultramon.recordings.replay import replay
 
-    found = find_recordings([path if os.path.exists(path) else _find(path) for path in paths])
+    found = find_recordings([path if _is_there(path) else _find(path) for path in paths])
     skipped = [(one.path, one.reason) for one in found.skipped]
     if not found.recordings:
         say_by_reason("skipped", skipped)
@@ -78,6 +79,13 @@ def command(*, paths: tuple[str, ...], no_plot: bool, json: bool, **settings: An
             console.print()
         print_timeline(console, timeline, with_plot=not no_plot)
     say_by_reason("skipped", skipped)
+
+
+def _is_there(path: str) -> bool:
+    """Return whether a path is a file, a directory, or a transcript in a file with others."""
+    from ultramon.hosts.transcripts.stored import file_of
+
+    return os.path.exists(path) or file_of(path) is not None
 
 
 def _find(name: str) -> str:

@@ -67,7 +67,7 @@ def command(
 ) -> None:
     """Show what your agents cost, and what filled their windows.
 
-    Reads what Claude Code, Codex, Gemini CLI and Qwen Code have written on this machine, before
+    Reads what Claude Code, Codex, Gemini CLI, opencode and Qwen Code have written here, before
     anything is installed: what the tokens cost, which sessions and subagents ran out of room, what
     compactions threw away, and what filled the windows. With PATHs, files or directories, it reads
     these instead.

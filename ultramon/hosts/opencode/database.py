@@ -175,3 +175,15 @@ def _line(kind: str, name: str, data: bytes) -> bytes:
     return b'{"opencode":"%b","id":"%b","data":%b}\n' % (
         kind.encode(), name.encode(), data.replace(b"\n", b" ")
     )  # fmt: skip
+
+
+def sessions_since(path: str, since: float) -> dict[str, float]:
+    """Return the sessions that began after a time, each with its time, epoch seconds.
+
+    Without subagents, the newest hundred; raises as `opened`.
+    """
+    # By the key: newer ids sort lower, and the table has no index of times.
+    query = "SELECT id, time_created FROM session WHERE parent_id IS NULL ORDER BY id LIMIT 100"
+    with opened(path) as database:
+        found = {name.decode(): at / 1000 for name, at in database.execute(query)}
+    return {name: at for name, at in found.items() if at > since}
