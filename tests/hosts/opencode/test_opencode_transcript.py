@@ -110,7 +110,7 @@ def test_a_compaction_is_a_boundary_with_its_cost(path):
     (boundary,) = [one for one in records if isinstance(one, Boundary)]
     assert (boundary.trigger, boundary.post_tokens) == ("auto", None)
     (billed,) = [one for one in records if isinstance(one, Billed)]
-    assert (billed.billed, billed.is_summary) == ((2_500, 90_000, 0, 0, 410), True)
+    assert (billed.billed_tokens, billed.is_summary) == ((2_500, 90_000, 0, 0, 410), True)
     (summary,) = [one for one in records if getattr(one, "source", "") == "summary"]
     assert summary.text.startswith("## Goal")
 
