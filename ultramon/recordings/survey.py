@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 from ultramon.context.limits import resolve_limit
 from ultramon.recordings.bills import Bill, Biller, CostFacts, PriceData, price_data_of
 from ultramon.recordings.index import Summarized
+from ultramon.recordings.summary import TranscriptSummary
 from ultramon.state.models import Model, utc
 from ultramon.state.record import StateRecord
 from ultramon.system import foreign_paths
@@ -24,7 +25,6 @@ if TYPE_CHECKING:
     from ultramon.context.config import ContextConfig
     from ultramon.prices.price_list import PriceList
     from ultramon.recordings.index import Unreadable
-    from ultramon.recordings.summary import TranscriptSummary
 
 _Key = TypeVar("_Key")
 
@@ -412,10 +412,33 @@ def _sessions(found: Sequence[Summarized], config: ContextConfig, biller: Biller
     groups: defaultdict[tuple[str, str], dict[str | None, Summarized]] = defaultdict(dict)
     for one in sorted(found, key=lambda one: one.summary.ended_at or 0.0):
         groups[one.summary.host, one.summary.session_id][one.summary.agent_id] = one
+    limits = _Limits(config)
     return [
-        _Session([_agent(one, config) for one in group.values()], biller)
+        _Session([_agent(one, limits) for one in group.values()], biller)
         for group in groups.values()
     ]
+
+
+class _Limits:
+    """Context limits, decided once for agents of one model in one client."""
+
+    def __init__(self, config: ContextConfig) -> None:
+        self._config = config
+        self._known: dict[tuple[str, str | None, int | None], int | None] = {}
+
+    def of(self, summary: TranscriptSummary) -> int | None:
+        """Return the limit of an agent, see `limit_of`."""
+        key = summary.host, summary.model, summary.window_tokens
+        if key not in self._known:
+            unfilled = TranscriptSummary(
+                summary.host, "", model=summary.model, window_tokens=summary.window_tokens
+            )
+            self._known[key] = limit_of(unfilled, self._config)
+        known = self._known[key]
+        # Only a report above it can show that a window is not believed.
+        if known is not None and (summary.peak_tokens or 0) <= known:
+            return known
+        return limit_of(summary, self._config)
 
 
 def _share_spellings(sessions: list[_Session]) -> None:
@@ -426,9 +449,9 @@ def _share_spellings(sessions: list[_Session]) -> None:
             one.project = spellings.setdefault(foreign_paths.path_key(one.project), one.project)
 
 
-def _agent(one: Summarized, config: ContextConfig) -> _Agent:
+def _agent(one: Summarized, limits: _Limits) -> _Agent:
     summary = one.summary
-    limit = limit_of(summary, config)
+    limit = limits.of(summary)
     near: bool | None = None
     if summary.has_ended_in_overflow:
         near = True
