@@ -199,10 +199,18 @@ def _report_periods(
 
 def _daily_sums(paths: tuple[str, ...]) -> DailySums:
     """Open the daily sums; of named files they hold nothing else, and nothing is kept."""
+    from ultramon.errors import ConfigurationError
     from ultramon.recordings.daily_sums import FILE_NAME, DailySums
     from ultramon.system.environment import state_directory
 
-    return DailySums(None if paths else os.path.join(state_directory(), FILE_NAME))
+    if paths:
+        return DailySums(None)
+    try:
+        return DailySums(os.path.join(state_directory(), FILE_NAME))
+    except ConfigurationError as error:  # a user without a home; the report needs none
+        sums = DailySums(None)
+        sums.problem = str(error)
+        return sums
 
 
 class _Files(NamedTuple):
@@ -222,10 +230,13 @@ class _Files(NamedTuple):
             others: What else a report depends on; its text says all of it.
         """
         import hashlib
+        from importlib.util import find_spec
 
+        # What cannot be unpacked today may be after an installation.
+        unpacks = find_spec("zstandard") is not None
         stamps = [(path, *_stamp(path)) for path in (*self.recent, *self.older)]
         zone = (time.tzname, time.timezone, os.environ.get("TZ"))
-        text = repr((stamps, len(self.recent), self.now, zone, others))
+        text = repr((stamps, len(self.recent), self.now, zone, unpacks, others))
         return hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()
 
     @property
