@@ -170,6 +170,9 @@ def test_the_report_begins_with_what_is_spent(home):
     ]  # fmt: skip
     home.spend()
     assert home.run("report").splitlines()[1] == lines[1], "the readings of a look that is recent"
+    shown = json.loads(home.run("report", "--json"))["budgets"]
+    assert [(one["name"], one["usedRatio"]) for one in shown] == [("daily", 0.3), ("shop", 0.5)]
+    assert json.loads(home.run("report", "--json", "--anonymous"))["budgets"] == []
     assert "budgets" not in home.run("report", "--anonymous")
     assert "budgets" not in home.run("report", str(home.machine.projects))
 

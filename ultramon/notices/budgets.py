@@ -47,6 +47,7 @@ LEAST_QUARTERS = 3
 """A forecast begins with spending in so many quarters of an hour: one burst is no pace."""
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,39}", re.ASCII)
 _PATTERN_CHARS = 200
+_USD_DIGITS = 6
 _FAR_SECONDS = 366 * 86_400.0
 
 
@@ -264,7 +265,8 @@ def reading_of(budget: Budget, period: Period, spent: Spent, now: float) -> Budg
         now: Epoch seconds.
     """
     in_usd = budget.limit_usd is not None
-    amount = spent.usd if in_usd else float(spent.tokens)
+    # Without the dust of many additions: what is shown as the limit is the limit.
+    amount = round(spent.usd, _USD_DIGITS) if in_usd else float(spent.tokens)
     reading = BudgetReading(
         budget.name,
         budget.scope,

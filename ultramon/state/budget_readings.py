@@ -226,7 +226,8 @@ class BudgetReading:
 
     def to_json(self) -> dict[str, Any]:
         """Return the values as the file and ``status --json`` hold them."""
-        unit = "Usd" if self.unit == "usd" else "Tokens"
+        in_usd = self.unit == "usd"
+        unit = "Usd" if in_usd else "Tokens"
         return {
             "name": self.name,
             "scope": self.scope.to_json(),
@@ -234,8 +235,8 @@ class BudgetReading:
             "periodKey": self.period_key,
             "startsAt": format_time(self.starts_at),
             "endsAt": None if self.ends_at is None else format_time(self.ends_at),
-            f"limit{unit}": self.limit,
-            f"spent{unit}": self.spent,
+            f"limit{unit}": self.limit if in_usd else int(self.limit),
+            f"spent{unit}": self.spent if in_usd else int(self.spent),
             "isWhole": self.is_whole,
             "usedRatio": round(self.used_ratio, 6),
             "levels": list(self.levels),

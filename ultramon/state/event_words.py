@@ -102,9 +102,7 @@ def _budget(event: dict[str, Any]) -> str:
     if "limitUsd" in event:
         amounts = f"${event['spentUsd']:,.2f} of {event['limitUsd']:,.2f}"
     else:
-        amounts = (
-            f"{tokens(int(event['spentTokens']))} of {tokens(int(event['limitTokens']))} tokens"
-        )
+        amounts = f"{tokens(event['spentTokens'])} of {tokens(event['limitTokens'])} tokens"
     empties_at = parse_time(event["emptiesAt"])
     forecast = "" if empties_at is None else f", at this pace empty {moment(empties_at)}"
     return f"{level}, {least}{percent} % of {name} spent, {least}{amounts}{forecast}"

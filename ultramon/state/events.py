@@ -191,8 +191,8 @@ class BudgetEvent(Event):
     used_ratio: Annotated[float, Field(ge=0)]
     limit_usd: float | None = None
     spent_usd: float | None = None
-    limit_tokens: float | None = None
-    spent_tokens: float | None = None
+    limit_tokens: int | None = None
+    spent_tokens: int | None = None
     is_whole: bool
     """False where more was spent than that: something has no price or no time."""
     empties_at: datetime | None

@@ -88,6 +88,9 @@ def command(
         from ultramon.recordings.anonymous import anonymous as without_names
 
         found = without_names(found)
+    # A budget is no part of what is shown to others, nor of the report about some files.
+    is_own = not (paths or anonymous) and (json or html_file is None)
+    budgets = _budgets() if is_own else []
     if html_file is not None:
         from ultramon.cli.views.report_page import report_page
         from ultramon.system.files import replace_file
@@ -96,12 +99,13 @@ def command(
         replace_file(html_file, page, shared=True)
         say(f"written: {html_file}")
     if json:
-        print_json(found.model_dump(mode="json", by_alias=True))
+        from ultramon.state.budget_readings import budgets_json
+
+        print_json(found.model_dump(mode="json", by_alias=True) | budgets_json(budgets))
     elif html_file is None and found.sessions:
         from ultramon.cli.views.report_screen import print_report
 
-        # A budget is no part of what is shown to others, nor of the report about some files.
-        print_report(found, [] if paths or anonymous else _budgets())
+        print_report(found, budgets)
     _say_what_is_missing(found, paths)
 
 
