@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import os
 import socket
 import threading
 from typing import TYPE_CHECKING
 
 from ultramon.errors import ConfigurationError
 from ultramon.recordings.index import Summarized, TranscriptIndex, index_path
+from ultramon.recordings.stored import Stamp, stamp_of
 from ultramon.web.pages.agent import Filling
 
 if TYPE_CHECKING:
@@ -27,7 +27,7 @@ class FillingReader:
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._kept: dict[str, tuple[tuple[int, int], Filling | None]] = {}
+        self._kept: dict[str, tuple[Stamp | None, Filling | None]] = {}
         self._hostname = socket.gethostname()
 
     def of(self, record: StateRecord, transcript_path: object) -> Filling | None:
@@ -43,11 +43,10 @@ class FillingReader:
         if not isinstance(transcript_path, str) or record.hostname != self._hostname:
             return None
         try:
-            found = os.stat(transcript_path)
+            # A page is drawn each second, and a transcript may take seconds to read.
+            stamp = stamp_of(transcript_path, follow_links=True)
         except (OSError, ValueError):
             return None
-        # A page is drawn each second, and a transcript may take seconds to read.
-        stamp = found.st_size, found.st_mtime_ns
         with self._lock:
             known = self._kept.get(transcript_path)
             if known is None or known[0] != stamp:

@@ -2,6 +2,7 @@
 
 import json
 import os
+import socket
 import sqlite3
 from contextlib import closing
 
@@ -12,6 +13,8 @@ from helpers.program import run_process
 from ultramon.recordings.clients import client_files, find_by_id, split_by_age
 from ultramon.recordings.index import Summarized, TranscriptIndex, Unreadable
 from ultramon.recordings.recordings import find_recordings
+from ultramon.state.record import StateRecord
+from ultramon.web.fillings import FillingReader
 
 
 @pytest.fixture
@@ -85,6 +88,15 @@ def test_a_replay_shows_what_a_monitor_would_have_said(path):
     done = run_process("replay", main, "--limit", "92000", "--json")
     assert done.returncode == 0, done.stderr
     assert "92910" not in done.stdout
+
+
+def test_what_filled_a_window_is_shown_on_the_web_too(path):
+    """By the texts of that session alone."""
+    name = session_id(path, "second part", is_subagent=True)
+    record = StateRecord(name)
+    record.hostname = socket.gethostname()
+    filling = FillingReader().of(record, f"{path}/{name}")
+    assert "tool:read" in filling.by_source
 
 
 def _compacted(path):

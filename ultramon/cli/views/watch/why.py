@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections import deque
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any
@@ -143,13 +142,16 @@ def _sources(host: Host | None, record: StateRecord, memory: HookMemory) -> Iter
 
 
 def _by_transcript(host: Host, record: StateRecord, path: str) -> Mapping[str, float]:
+    from ultramon.recordings.packed import open_recording
+    from ultramon.recordings.stored import stamp_of
     from ultramon.recordings.summary import Summarizer, TranscriptSummary
 
-    if os.path.getsize(path) > _MAX_TRANSCRIPT_BYTES:
+    stamp = stamp_of(path, follow_links=True)
+    if stamp is None or stamp[1] > _MAX_TRANSCRIPT_BYTES:
         return {}
     summary = TranscriptSummary(host=host.name, session_id=record.session_id, model=record.model)
     summarizer = Summarizer(summary)
-    with open(path, "rb") as file:
+    with open_recording(path) as file:
         for entry in host.transcripts.read_transcript(file):
             summarizer.feed(entry)
     found: Mapping[str, float] = summarizer.memory()["bySource"]
