@@ -8,6 +8,7 @@ from helpers import qwen_client
 from helpers.host_client import HostClient
 from helpers.npm_client import install_client
 from helpers.scripted_model import Step
+from helpers.waiting import until
 from ultramon.hosts.resident.place import Place
 
 VERSION = "1.18.33"
@@ -84,6 +85,11 @@ class Client(HostClient):
     def has_resident(self):
         """Whether a resident runs: before that what ultramon says comes one request later."""
         return Place(str(self.states), self.variables).running() is not None
+
+    def ended(self):
+        """The states of all agents once none is active: the client does not wait for its end."""
+        until(lambda: not any(record.active for record in self.records()))
+        return self.records()
 
     def run(self, prompt, *arguments):
         """Run the client on one prompt to its end; return the process."""

@@ -75,6 +75,8 @@ def test_the_doctor_says_what_the_client_fetches(home):
     assert "70 s" in home.findings()["opencode package", WARNING].message
     (home.plugin.parent.parent / PACKAGE).mkdir(parents=True)
     assert {status for _, status in home.findings()} == {OK}
+    home.plugin.write_text(home.plugin.read_text() + "// edited\n")
+    assert "ultramon install" in home.findings()["opencode plugin", WARNING].cure
     home.plugin.unlink()
     assert "are gone" in home.findings()["opencode hooks", PROBLEM].message
 

@@ -2,6 +2,7 @@
 
 import os
 import socket
+import time
 
 import pytest
 from helpers.opencode_plugin import (
@@ -207,17 +208,20 @@ def test_without_a_resident_the_client_waits_for_nothing(tmp_path, monkeypatch):
 
 
 def test_a_resident_that_hangs_costs_one_call(plugin):
-    """It is left alone then for a minute."""
+    """It is left alone then for a while."""
     path = plugin.place.socket
     with socket.socket(socket.AF_UNIX) as listening:
         listening.bind(path)
         os.chmod(path, 0o600)
         listening.listen()
         plugin.start()
+        began = time.monotonic()
         plugin.event("session.created", sessionID=SESSION, info={"id": SESSION})
-        taken = [plugin.request(prompt("msg_1"), reply("msg_2", 9_000))[1] for _ in range(9)]
-    assert max(taken) > TAKEN_SECONDS * 1_000 * 0.9
-    assert min(taken[1:]) < 10
+        asked = prompt("msg_1"), reply("msg_2", 9_000)
+        plugin.request(*asked)
+        assert time.monotonic() - began > TAKEN_SECONDS * 0.9
+        taken = [plugin.request(*asked)[1] for _ in range(9)]
+    assert min(taken) < TAKEN_SECONDS * 1_000 / 2
     os.unlink(path)
 
 

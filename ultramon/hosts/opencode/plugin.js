@@ -13,7 +13,7 @@ const TAKEN_MS = 250
 const ANSWER_MS = 3000
 const PROCESS_MS = 6000
 const ABORT_MS = 500
-const PAUSE_MS = 60000
+const PAUSE_MS = 15000
 const MAX_BYTES = 1 << 20
 const MAX_INFOS = 8
 const MAX_RESULT = 2000 // whether there is a text, and none of it, is what counts
@@ -74,7 +74,18 @@ function ask(payload, variables) {
     let answer
     const connection = createConnection(path)
     const end = (value) => (clearTimeout(timer), connection.destroy(), resolve(value))
-    let timer = setTimeout(() => ((pausedUntil = Date.now() + PAUSE_MS), end(undefined)), TAKEN_MS)
+    // A client that computes meanwhile has not looked at the socket: that is no sign of a resident.
+    let tries = 3
+    let began = performance.now()
+    const expire = () => setImmediate(() => {
+      if (data.length) return
+      const isLate = performance.now() - began > 1.2 * TAKEN_MS
+      began = performance.now()
+      if (isLate && --tries) return (timer = setTimeout(expire, TAKEN_MS))
+      pausedUntil = Date.now() + PAUSE_MS
+      end(undefined)
+    })
+    let timer = setTimeout(expire, TAKEN_MS)
     connection.on("error", () => end(answer))
     connection.on("close", () => end(answer))
     connection.on("connect", () => connection.write(request))
@@ -161,17 +172,19 @@ class Session {
   send(event, more = {}) {
     const child = this.parent && { subagentID: this.id, title: this.title }
     const payload = JSON.stringify({ event, sessionID: this.root.id, cwd: this.cwd, ...child, messages: this.infos, ...more })
-    const call = this.tail.then(() => this.call(payload, WAITED.includes(event)))
+    const call = this.tail.then(() => this.call(payload, event))
     this.tail = call.catch(() => {})
     return call
   }
 
-  async call(payload, waits) {
+  async call(payload, event) {
     const variables = variablesFor(this.limits)
     const answer = await ask(payload, variables)
     if (typeof answer === "string") return decode(answer)
+    // That a tool runs is worth no process: the next request says more.
+    if (event === "tool" && answer === undefined) return {}
     const { said, written } = run(payload, variables)
-    if (waits && (answer === null || inRelay)) return (await within(said, PROCESS_MS)) ?? {}
+    if (WAITED.includes(event) && (answer === null || inRelay)) return (await within(said, PROCESS_MS)) ?? {}
     said.then((one) => this.keep(one))
     await within(written, TAKEN_MS)
     return {}

@@ -66,6 +66,13 @@ class PluginFile(HookSettings):
             return None
         return recognise({"command": command}, self.script)
 
+    @property
+    def is_current(self) -> bool:
+        """Whether it is as this version writes it, whatever it names."""
+        mine = (one for one in _source().splitlines() if _PLACE not in one)
+        found = (one for one in self.data.decode().splitlines() if _CONSTANTS not in one)
+        return [*found] == [one for one in mine if _CONSTANTS not in one]
+
     def wrapped_hooks(self) -> list[str]:
         """Return nothing: a plugin of another tool is another file."""
         return []
@@ -78,8 +85,7 @@ class PluginFile(HookSettings):
             # As a forwarder says it: the resident answers to its own code only.
             "package": os.path.join(package_directory(), "ultramon", ""),
         }
-        with open(_SOURCE, encoding="utf-8") as stream:
-            self._written = stream.read().replace(_PLACE, json.dumps(ours)).encode()
+        self._written = _source().replace(_PLACE, json.dumps(ours)).encode()
 
     def take_out(self, record: dict[str, Any], before: HookSettings) -> None:
         """Leave nothing of the plugin."""
@@ -88,3 +94,8 @@ class PluginFile(HookSettings):
     def says_the_same_as(self, data: bytes) -> bool:
         """Return true: what was there before comes back as a whole."""
         return True
+
+
+def _source() -> str:
+    with open(_SOURCE, encoding="utf-8") as stream:
+        return stream.read()

@@ -81,7 +81,10 @@ class OpencodeSetup(UserHooks):
         return {}
 
     def check(self, settings: HookSettings) -> Iterator[Finding]:
-        """Ask whether the client has what it fetches for plugins."""
+        """Ask whether the plugin is that of this version, and has what the client fetches."""
+        if isinstance(settings, PluginFile) and not settings.is_current:
+            message = f"{settings.path}: is not as this version of ultramon writes it"
+            yield warning("opencode plugin", message, "ultramon install opencode")
         folder = _folder_of(settings)
         if os.path.isdir(os.path.join(folder, PACKAGE)):
             yield ok("opencode package", f"{os.path.join(folder, PACKAGE)} is there")
