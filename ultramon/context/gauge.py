@@ -130,6 +130,7 @@ class Gauge:
         self._history = TurnHistory(list(self.memory.turns))
         self.memory.turns = self._history.turns  # which changes it in place
         self._resolved = self.ladder.resolve(record.context_limit)
+        self._is_set = False
         announced = record.announced
         rungs = announced["rungs"] if announced.get("epoch") == record.epoch else {}
         names = self.ladder.names
@@ -322,6 +323,7 @@ class Gauge:
         rung = self.ladder.rung(self._level) if is_known else None
         record.threshold_status = self._level if is_known else None
         record.action = rung.action if rung else NONE
+        self._is_set = True
 
     def _decide(self) -> None:
         """Move the level to where the reading puts it."""
@@ -331,10 +333,13 @@ class Gauge:
         # A lower bound reaches rungs and relaxes none; an unknown ratio does neither.
         if ratio is not None and not (is_bound and resolved.rank_at(ratio) <= self.rank(previous)):
             level = self._next_level(previous, ratio, resolved) or previous
+        if level == previous:
+            # A known level that stays needs nothing new, once this process has set it.
+            if not (self._is_set and level == record.threshold_status and ratio is not None):
+                self._set_level()
+            return
         self._level = level
         self._set_level()
-        if level == previous:
-            return
         names = self.ladder.names  # also those that the limit drops
         is_rise = names.index(level) > names.index(previous)
         # Imported here: most calls of a hook change no level.

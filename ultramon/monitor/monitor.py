@@ -420,9 +420,13 @@ class ContextMonitor:
                 self._refuse_response(response, strict=strict)
             return self._gauge.action
         try:
-            counts = usage._asdict()
-            del counts["model"]
-            return self.report_usage(**counts)
+            return self.report_usage(
+                input_tokens=usage.input_tokens,
+                cache_read_tokens=usage.cache_read_tokens,
+                cache_creation_tokens=usage.cache_creation_tokens,
+                output_tokens=usage.output_tokens,
+                cache_in_input=usage.cache_in_input,
+            )
         except InvalidUsageError as error:
             if strict:
                 raise
