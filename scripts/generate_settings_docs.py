@@ -13,6 +13,7 @@ from ultramon.alerts.config import AlertConfig
 from ultramon.context.config import ContextConfig
 from ultramon.context.shared_levels import SharedLevels
 from ultramon.notices.budgets import BUDGET_SETTINGS
+from ultramon.notices.commands import COMMAND_SETTINGS
 from ultramon.notices.crossings import PlanLevels
 from ultramon.server.workers.webhooks import SETTINGS, TARGET_SETTINGS
 from ultramon.system.environment import VARIABLES
@@ -25,6 +26,7 @@ TABLES = {
     "alerts": AlertConfig.settings,
     "plan": PlanLevels.settings,
     "budgets": BUDGET_SETTINGS,
+    "on": COMMAND_SETTINGS,
     "webhooks": SETTINGS,
     "webhooks.targets": TARGET_SETTINGS,
 }

@@ -8,6 +8,7 @@ from helpers import ROOT
 from ultramon import AlertConfig, ContextConfig
 from ultramon.cli.gone_variables import HOOK_SECRET
 from ultramon.notices.budgets import read_budgets
+from ultramon.notices.commands import EVENTS, PLACEHOLDERS
 
 PAGE = (ROOT / "docs" / "settings.md").read_text(encoding="utf-8")
 
@@ -46,3 +47,11 @@ def test_the_example_of_the_file_is_accepted(tmp_path, monkeypatch):
     assert [rung.name for rung in ContextConfig().effective_ladder.rungs] == ["early", "late"]
     assert AlertConfig().every == {"add": 3}
     assert [one.name for one in read_budgets()] == ["daily"]
+
+
+def test_the_page_names_every_event_and_placeholder_of_a_command():
+    """With the meanings that the program gives them."""
+    for name, meaning in EVENTS.items():
+        assert f"| `{name}` | {meaning} |" in PAGE
+    for name, meaning in PLACEHOLDERS.items():
+        assert f"| `{{{name}}}` | {meaning} |" in PAGE

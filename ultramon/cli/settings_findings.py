@@ -55,6 +55,7 @@ def _read() -> tuple[dict[str, list[str]], list[str]]:
     from ultramon.alerts.config import AlertConfig
     from ultramon.context.config import ContextConfig
     from ultramon.notices.budgets import read_budgets
+    from ultramon.notices.commands import read_commands
     from ultramon.system.settings import read_table, refusal_of_all
     from ultramon.system.settings_files import settings_files
 
@@ -65,7 +66,8 @@ def _read() -> tuple[dict[str, list[str]], list[str]]:
             found[source.removesuffix(f" [{table}]")].append(f"{table}.{name}")
         refusals.append(config.refusal)
     read_budgets()  # checks them
-    for section in ("webhooks", "budgets"):
+    read_commands()
+    for section in ("webhooks", "budgets", "on"):
         values, path = read_table(section)
         for name in values:
             found[path].append(f"{section}.{name}")

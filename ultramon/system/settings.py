@@ -32,6 +32,7 @@ TABLES = {
     "levels": "ULTRAMON_LEVELS_",
     "plan": "ULTRAMON_PLAN_",
     "budgets": "",
+    "on": "",
 }
 """The tables of that file, with the prefix of their environment variables. A name that is nearly
 one of them is refused; other programs may keep any other table there."""
