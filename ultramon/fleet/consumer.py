@@ -116,15 +116,25 @@ class Consumer:
             self._page.extend(zip(page.events, page.cursors, strict=True))
         return self._page[0][0] if self._page else None
 
+    def begin_at(self, cursor: str) -> None:
+        """Pass over everything before a cursor of the store; to be acknowledged."""
+        self._page.clear()
+        self._cursor = cursor
+
     def move_on(self) -> None:
         """Finish the event read last."""
         _, self._cursor = self._page.popleft()
 
-    def acknowledge(self, memory: dict[str, Any]) -> bool:
-        """Store how far was read, with what to remember; False when the name is lost."""
+    def acknowledge(self, memory: dict[str, Any], *, is_new: bool = False) -> bool:
+        """Store how far was read, with what to remember; False when the name is lost.
+
+        Args:
+            memory: JSON values only.
+            is_new: Store the memory even where nothing was read since.
+        """
         self._start_anew_after_fork()
         cursor = self._cursor
-        if cursor is None or cursor == self._acknowledged:
+        if cursor is None or (cursor == self._acknowledged and not is_new):
             return True
         if not self._backend.acknowledge(self._name, self._holder, cursor, memory):
             self._held_at = None

@@ -1,4 +1,4 @@
-"""When a process looked last at the levels of plans and budgets, for whoever asks if one does."""
+"""When a process looked last at levels, or for commands to run, for whoever asks if one does."""
 
 from __future__ import annotations
 
@@ -11,14 +11,19 @@ SILENT_SECONDS = 60.0
 _MARK = "levels.watched"
 
 
-def mark_watched(directory: str, now: float) -> None:
+def mark_watched(directory: str, now: float, mark: str = _MARK) -> None:
     """Note that a watch looks, for `watched_at`.
+
+    Args:
+        directory: Where the mark is; made where it is missing.
+        now: Epoch seconds.
+        mark: Its name; the default is that of levels.
 
     Raises:
         StateError: The state directory is not safe to use.
     """
     make_private_directory(directory)
-    path = os.path.join(directory, _MARK)
+    path = os.path.join(directory, mark)
     try:
         os.utime(path, (now, now))
     except FileNotFoundError:
@@ -27,9 +32,9 @@ def mark_watched(directory: str, now: float) -> None:
         return  # only the doctor asks
 
 
-def watched_at(directory: str) -> float | None:
+def watched_at(directory: str, mark: str = _MARK) -> float | None:
     """Return when a watch looked last, epoch seconds; None = never."""
     try:
-        return os.lstat(os.path.join(directory, _MARK)).st_mtime
+        return os.lstat(os.path.join(directory, mark)).st_mtime
     except OSError:
         return None
