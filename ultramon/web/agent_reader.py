@@ -103,6 +103,8 @@ class AgentReader:
         Raises:
             StateError: The store refused.
         """
+        # A database sorts, counts and cuts by itself; other stores are read whole, then by what
+        # changed.
         overview: Overview | None = getattr(self._backend, "overview", None)
         if overview is not None:
             return self._look_at_page(overview, run, limit, with_ended=with_ended)
@@ -111,6 +113,7 @@ class AgentReader:
             everyone, unreadable, at = self._everyone, self._unreadable, self._at
         own = everyone if run is None else [one for one in everyone if one.record.run == run]
         counts = Counter(one.liveness.verdict for one in own)
+        # Heads are enough to count and to sort: only what is shown is decoded and checked whole.
         present = own if with_ended else without_ended(own)
         shown, broken = self._check(present[:limit], at)
         urgent, _ = self._check(present[:SUMMARY_AGENTS], at)

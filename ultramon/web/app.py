@@ -82,6 +82,7 @@ def create_app(live: Live, logins: Logins, port: int, metrics: MetricsSource) ->
                 "`ultramon web --link` prints another one.",
             )
             return HTMLResponse(plain_page("This link does not log in", *words), 403)
+        # The redirect takes the code out of the address that the browser shows and keeps.
         response = RedirectResponse("/", 303)
         scheme = request.scope["scheme"]
         response.set_cookie(
@@ -90,6 +91,7 @@ def create_app(live: Live, logins: Logins, port: int, metrics: MetricsSource) ->
             max_age=LOGIN_SECONDS,
             secure=scheme == "https",
             httponly=True,
+            # Strict: a link on another site opens no page with this login.
             samesite="strict",
         )
         return response
@@ -113,6 +115,7 @@ def create_app(live: Live, logins: Logins, port: int, metrics: MetricsSource) ->
     routes = [
         *(Route(path, show) for path in PATHS),
         *(Route(LIVE_PATH + path, follow) for path in PATHS),
+        # Signing out takes a POST, so that a link or an image on another site cannot do it.
         Route("/login", log_in),
         Route("/logout", log_out, methods=["POST"]),
         Route("/static/{name}", send_file),

@@ -72,6 +72,8 @@ class EventReader:
     def _read_on(self) -> None:
         while (page := self._backend.events(self._cursor, PAGE_EVENTS)).events:
             for event in page.events:
+                # A full deque drops its oldest event without a sign, and pages say that older ones
+                # are missing.
                 self.dropped += len(self._events) == MAX_EVENTS
                 self._events.append(_read(event))
             self._cursor = page.cursor
@@ -79,6 +81,7 @@ class EventReader:
 
 def _read(event: dict[str, Any]) -> PastEvent:
     handoff = event.get("handoff")
+    # A compaction has two counts, before and after; a handoff has its own in the record.
     tokens = event.get("tokens", event.get("tokensBefore"))
     if tokens is None and isinstance(handoff, dict):
         tokens = handoff.get("tokens")

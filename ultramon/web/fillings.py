@@ -60,6 +60,7 @@ def _summarize(path: str) -> Filling | None:
     try:
         place: str | None = index_path()
     except ConfigurationError:
+        # Without a home directory there is no index, and the whole transcript is read.
         place = None
     with TranscriptIndex(place) as index:
         for one in index.summarize([path]):

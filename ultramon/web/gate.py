@@ -36,9 +36,11 @@ CONTENT_POLICY = (
 HEADERS = (
     *((name, value) for name, value in OWN_HEADERS if name != b"content-security-policy"),
     (b"content-security-policy", CONTENT_POLICY.encode("ascii")),
+    # No other site keeps a handle on a window of this page, or loads its files into one of its own.
     (b"cross-origin-opener-policy", b"same-origin"),
     (b"cross-origin-resource-policy", b"same-origin"),
 )
+# The page that refuses a login uses the style sheet, so files need no login.
 OPEN_PATHS = ("/login", "/static/")
 LOGIN = "ultramon_login"
 """Where the state of a request holds the name of its login."""
@@ -46,6 +48,7 @@ LOGIN = "ultramon_login"
 
 def cookie_name(scheme: str, port: int) -> str:
     """Return the name of the login's cookie: servers on other ports of a machine share cookies."""
+    # Browsers take a name with this prefix only from the host itself, and only over HTTPS.
     prefix = "__Host-" if scheme == "https" else ""
     return f"{prefix}ultramon-web-{port}"
 
@@ -88,7 +91,10 @@ class LoginGate:
             await refusal(scope, receive, send)
             return
         connection = connection_of(scope)
+        # A proven login protects its connection when the table is full, and ends the count of vain
+        # requests.
         connection.is_known, connection.unauthenticated = True, 0
+        # By login, not by address: all peers on loopback, or behind one proxy, have the same.
         if not self._buckets.take(login):
             problem = "too many requests: 200 at once and 50 in a second are answered"
             await answer(HTTPException(429, problem, {"Retry-After": "1"}))(scope, receive, send)
@@ -112,6 +118,8 @@ class LoginGate:
         name = cookie_name(scope["scheme"], self._port)
         for field, value in scope["headers"]:
             if field == b"cookie":
+                # Every byte is a character of latin-1, so a cookie of another server cannot break
+                # the page.
                 cookie = cookie_parser(value.decode("latin-1")).get(name)
                 if cookie and (login := self._logins.find(cookie)) is not None:
                     return login

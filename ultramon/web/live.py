@@ -28,8 +28,10 @@ BUSY_SHARE = 0.1
 """Of a core that one view takes at most: one that takes longer to draw is drawn less often."""
 MOST_SECONDS = 10.0
 """But at least so often: after 20 s without news a page says that nothing comes any more."""
+# Addresses are a browser's to choose, so views that are kept need a bound.
 MAX_DRAWN = 64
 _THREADS = 4
+# A stopping server waits for its open pages, so each of them asks this often.
 _CHECK_SECONDS = 0.1
 _log = logging.getLogger("ultramon.web")
 
@@ -81,6 +83,7 @@ class Live:
         self._drawn[view] = drawn  # the least recently used one is first
         if len(self._drawn) > MAX_DRAWN:
             del self._drawn[next(iter(self._drawn))]
+        # Browsers that open the same view at once wait for one drawing of it.
         async with drawn.lock:
             now = time.monotonic()
             if drawn.shot is None or now >= drawn.next_at:
@@ -102,12 +105,17 @@ class Live:
             drawn.read_at, drawn.problem = self._readers.clock.now(), None
             drawn.html = to_html(drawn.shown)
         except StateError as error:
+            # A page is drawn each second, so a refusal is logged once until the store answers
+            # again.
             if drawn.problem is None:
                 _log.warning("the store does not answer: %s", error)
+            # The last content stays on the page, below the problem and with its own time.
             drawn.problem = str(error)
         now, took = time.monotonic(), time.thread_time() - cpu_began
         drawn.next_at = began + min(max(DRAW_SECONDS, took / BUSY_SHARE), MOST_SECONDS)
         is_same = before == (drawn.html, drawn.problem) and drawn.shot is not None
+        # Content that is the same is still sent now and then, so that the page does not call itself
+        # silent.
         if drawn.shot is not None and is_same and now - drawn.beat_at < BEAT_SECONDS:
             return drawn.shot
         drawn.beat_at = now
@@ -128,6 +136,7 @@ class Live:
             is_logged_in: Whether the login of the reader is still open.
         """
         number = 0
+        # Asked before each message: a login that has ended must not keep its open pages alive.
         while is_logged_in() and not self._is_stopping():
             shot = await self.shot(view)
             if shot.number != number:

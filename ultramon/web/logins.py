@@ -20,6 +20,7 @@ LINK_SECONDS = 300
 LOGIN_SECONDS = 12 * 3600
 MAX_LOGINS = 64
 """Beyond them the oldest login ends."""
+# A code has 108 characters: ten digits, 32 and 64 of hexadecimal, two dots.
 _MAX_CODE_CHARS = 200
 
 
@@ -65,18 +66,23 @@ class Logins:
             The value of its cookie.
         """
         what, _, signature = code.rpartition(".")
+        # `compare_digest` raises for text beyond ASCII, and this program writes no such code.
         if not code.isascii() or len(code) > _MAX_CODE_CHARS:
             return None
         if not hmac.compare_digest(signature, _sign(self._key, what)):
             return None
         now = self._clock.now()
+        # Read after the check: a signed time is one that this program wrote.
         until = int(what.partition(".")[0])
         self._used = {one: end for one, end in self._used.items() if end > now}
         # Used links are kept until they are too old anyway, so that each logs in once.
+        # The upper bound is for a clock that was set back: a link of before would work for longer.
         if what in self._used or not now < until <= now + LINK_SECONDS + 1:
             return None
         self._used[what] = until
         cookie = secrets.token_urlsafe(32)
+        # Only its digest is kept, so the cookie stands nowhere but in the browser and in this
+        # answer.
         self._logins[_digest(cookie)] = now + LOGIN_SECONDS
         if len(self._logins) > MAX_LOGINS:
             del self._logins[next(iter(self._logins))]

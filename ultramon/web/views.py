@@ -233,6 +233,7 @@ def _name(query: QueryParams, name: str) -> str | None:
 
 def _limit(query: QueryParams, default: int, most: int) -> int:
     value = query.get("limit", str(default))
+    # `isdigit` alone takes digits such as "²", which `int` refuses.
     if not (value.isascii() and value.isdigit() and 0 < len(value) < 10 and int(value) > 0):
         raise HTTPException(422, f"limit is a number from 1 to {most:,}")
     return min(int(value), most)

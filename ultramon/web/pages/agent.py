@@ -111,6 +111,7 @@ def _timeline(facts: AgentFacts) -> Element:
     marks = list(_marks(facts.events))
     if not points:
         return element("p", "No reading yet.", class_="dim")
+    # After its end an agent measures nothing: an axis until now would squeeze its curve.
     is_over = facts.one.liveness.verdict == ENDED
     end = max((record.last_activity if is_over else facts.now), points[-1].at)
     if not is_over:
@@ -155,6 +156,7 @@ def _marks(events: Sequence[PastEvent]) -> Iterator[Mark]:
     for event in events[:_MOST_MARKS]:
         kind = _MARKS.get(event.kind)
         if event.kind == "context_threshold_reached":
+            # Rungs can have any name; the action that one asks for says which mark it is.
             kind = "critical" if "force_return" in event.words else "warning"
         if kind is not None:
             words = f"{moment(event.at)} {event.kind.replace('_', ' ')}: {event.words}"
@@ -239,6 +241,7 @@ def _tasks(tasks: list[dict[str, Any]] | None) -> Element | None:
         return None
     rows = []
     for task in tasks[:_MOST_TASKS]:
+        # The sign is for the eye, the word for screen readers.
         status = str(task.get("status"))
         sign = element("span", _TASK_SIGNS.get(status, "·"), aria_hidden="true", class_="sign")
         words = element("span", f"{field(status)}: ", class_="heard")

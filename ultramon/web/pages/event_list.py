@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 _BAD = {"agent_lost", "agent_expired", "dead_letter", "items_rejected", "return_enforced", "audit"}
 _COUNTS = ("ready", "waiting", "claimed", "dead", "dropped", "expired")
 _MOST_LETTERS = 100
+# A whole UUID takes two lines on a phone.
 _UUID = re.compile(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}")
 
 
@@ -91,6 +92,7 @@ def events_content(
         now: Epoch seconds.
     """
     further = None
+    # Without a full list, or at the highest limit, a longer one would be the same.
     if len(events) >= limit and more > limit:
         further = element("p", element("a", "Show more", href=url("/events", {"limit": more})))
     return element(

@@ -55,6 +55,7 @@ def lives_of(events: Sequence[PastEvent], states: Mapping[str, ObservedAgent]) -
     by_agent: dict[str, list[PastEvent]] = {}
     for event in reversed(events):
         by_agent.setdefault(event.agent_id, []).append(event)
+    # An agent whose events were pruned, or not read, still has its state.
     for agent_id in states:
         by_agent.setdefault(agent_id, [])
     lives = [_life(agent_id, own, states.get(agent_id)) for agent_id, own in by_agent.items()]
@@ -80,6 +81,7 @@ def _life(agent_id: str, events: Sequence[PastEvent], state: ObservedAgent | Non
         how = last.words
     elif is_over:
         kind = "lost" if verdict == LOST else "ended"
+        # Its end is in no event, so the latest time that is known of it stands for it.
         end = max([*begins, *(event.at for event in events)])
         if state is not None:
             end, how = max(end, state.record.last_activity), field(state.record.outcome)
@@ -89,6 +91,7 @@ def _life(agent_id: str, events: Sequence[PastEvent], state: ObservedAgent | Non
 def _mark(event: PastEvent) -> Mark | None:
     kind = _MARKS.get(event.kind)
     if event.kind == "context_threshold_reached":
+        # Rungs can have any name; the action that one asks for says which mark it is.
         kind = "critical" if "force_return" in event.words else "warning"
     elif event.kind == "context_closed" and event.was_killed:
         kind = "kill"

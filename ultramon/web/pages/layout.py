@@ -118,6 +118,7 @@ def live_content(shown: Element | None, number: int, at: float, problem: str | N
         problem: Why the store does not answer; None while it does.
     """
     silent = "Nothing has come from ultramon web for 20 s: what is below may be old."
+    # A new id is a new element, so the 20 s of its animation begin anew with every message.
     state = element("p", silent, class_="silent bad", role="alert", id=f"beat-{number}")
     trouble = None
     if problem is not None:
