@@ -158,11 +158,16 @@ class OwnAgent:
         if tokens is not None:
             return _fitting(record, tracker, tokens, is_estimate=False)
         if characters is not None:
+            # Of a length alone nothing is known about the text, so it is taken as text dense in
+            # tokens.
             per_token = _CHARS_PER_TOKEN.get(tracker.family or "", _OTHER_CHARS_PER_TOKEN)
             estimate = characters / per_token
         else:
+            # The text itself is counted as the agent's own window is, with what its reports have
+            # corrected.
             text = _read_text(file or "", record.cwd)
             estimate = tracker.calibration * tracker.estimate(text)
+        # Rounded up: an answer that something fits must hold for all of it.
         return _fitting(record, tracker, -int(-estimate // 1), is_estimate=True)
 
     def plan(self, add: Sequence[str], start: str | None) -> Plan:
@@ -174,6 +179,8 @@ class OwnAgent:
         """
         from ultramon.stored_work.plan import add_tasks, start_task
 
+        # Without a change nothing is written, so an agent whose program keeps its plan can read it
+        # here.
         if not add and start is None:
             return _plan(self._load(None)[0])
 
@@ -299,6 +306,7 @@ def _fitting(
         needed_tokens=needed,
         needed_tokens_are_estimated=is_estimate,
         tokens_after=after if is_known else UNKNOWN,
+        # A lower bound that passes a level has reached it, whatever else the window holds.
         level_after=(fit.level_after if is_known or not fit.ok else None) or UNKNOWN,
         limit_tokens=_or_unknown(limit),
         tokens_over=fit.tokens_over if verdict != UNKNOWN else UNKNOWN,

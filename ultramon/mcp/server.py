@@ -40,6 +40,7 @@ _ADDS = ToolAnnotations(
 _LIST = Field(max_length=200)
 _Tokens = Annotated[int, Field(ge=0, le=1_000_000_000)]
 _JSON = "application/json"
+# Their words say what to do, so they are the model's to read; any other error is logged.
 _FORESEEN = (UltramonError, OSError, ValueError, LookupError)
 
 
