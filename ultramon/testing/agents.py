@@ -40,6 +40,7 @@ def capture_signals(agent_id: str | None = None) -> Iterator[list[tuple[str, Eve
 
     connected = [(signal, receiver_for(signal.name)) for signal in signals.FRIENDLY_NAMES.values()]
     for signal, receive in connected:
+        # The receivers have no other reference: a weak one would be gone at once.
         signal.connect(receive, weak=False)
     try:
         yield seen
@@ -141,6 +142,7 @@ class ScriptedAgent:
         Raises:
             ValueError: A step has an unknown verb; the steps before it have been done.
         """
+        # No `with` block: its end would stop the agent, and a script may leave it running.
         self.monitor.__enter__()
         for verb, *arguments in self._script:
             if verb == "vanish":
@@ -149,6 +151,7 @@ class ScriptedAgent:
                 known = ", ".join([*self._verbs, "vanish"])
                 raise ValueError(f"no step {verb!r}: choose one of {known}")
             answer = self._verbs[verb](*arguments)
+            # Only what measures is answered by an action.
             if verb in ("track", "report", "fill", "compact", "clear"):
                 self.actions.append(answer)  # type: ignore[arg-type]
         return self

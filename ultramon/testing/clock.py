@@ -46,6 +46,7 @@ class FakeClock:
         if not seconds >= 0:
             raise ValueError(f"time passes forwards only, not by {seconds} s; see jump()")
         until = self._monotonic + seconds
+        # Asked anew each time: what was due may have planned the next save.
         while self.saver is not None:
             due = self.saver.next_due()
             if due is None or due > until:

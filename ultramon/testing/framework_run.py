@@ -56,6 +56,8 @@ class ModelScript:
             state = monitor.get_state()
             self.readings.append((state.estimated_tokens, state.tokens_source))
             if len(self.readings) == 1:
+                # Once: every turn calls the tool, and a plan made twice would say nothing about the
+                # first.
                 monitor.plan(["first", "second"])
                 monitor.complete_task("first")
         return "seen"

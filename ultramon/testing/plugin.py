@@ -59,6 +59,7 @@ def ultramon_monitor(
     ) -> ContextMonitor:
         fields = {name: given.pop(name) for name in list(given) if name not in own}
         if config is None:
+            # A test is to fail where a program would log and continue.
             config = ContextConfig(**{"on_error": "raise", **fields})
         elif fields:
             raise TypeError(f"give either a config or its fields, not both: {sorted(fields)}")

@@ -44,6 +44,7 @@ def make_record(
         "last_activity": at,
         "heartbeat_interval_seconds": 15.0,
         "grace_seconds": 30.0,
+        # Of this process, as liveness compares pid and start with what runs on the machine.
         "pid": os.getpid(),
         "pid_started_at": process_started_at(os.getpid()),
         "boot_id": machine.boot_id,

@@ -26,6 +26,7 @@ _SECONDS_PER_STEP = (0.1, 0.5, 1.0, 1.0, 1.0, 2.0, 5.0, 20.0)
 """The time between two looks; the longest is past the renewal of a lease."""
 _STEPS_PER_LOOK = (0, 1, 1, 1, 2, 10)
 """The steps of the agents; ten are enough to begin, do an item or two, and end unseen."""
+# A seed whose run does not end is a finding, and must not hang the test.
 _MOST_STEPS = 20_000
 _STEPS_TO_SETTLE = 500
 
@@ -88,6 +89,7 @@ def simulate(
         seed, backend=backend, clock=clock, do=do, faults=faults, fault_ratio=fault_ratio
     )
     if verify is True:
+        # Agents may claim what they have not done, so only what was really done confirms.
         options["verify"] = lambda item: item in [done for _, done in agents.really_done]
     elif verify is not False:
         options["verify"] = verify
@@ -144,6 +146,7 @@ class _Slow(Executor):
 
     def act(self) -> None:
         """Make some of the calls, each with even chances."""
+        # A call may submit others: they wait for the next step.
         waiting, self._waiting = self._waiting, []
         for call in waiting:
             future, function, arguments = call

@@ -96,6 +96,7 @@ class _History:
             wrong.append(f"the journal has {len(self._verified)} items as verified")
         for agent_id, times in self._assigned.items():
             closed = self._closed[agent_id]
+            # Only a run that was stopped may leave contexts open.
             if times > 1 or closed > 1 or not (closed or result.stopped):
                 wrong.append(f"{agent_id}: assigned {times} times, closed {closed} times")
         return wrong + self._done_twice()
@@ -105,6 +106,7 @@ class _History:
         before: dict[str, str] = {}
         for agent_id, item in self._really_done:
             first = before.get(item, agent_id)
+            # A death or a rejection puts an item back, so another agent may do it again.
             may_differ = first in self._died or self._rejections[first, item]
             if first != agent_id and not may_differ:
                 wrong.append(f"{item}: done by {first}, which lived, and again by {agent_id}")

@@ -40,6 +40,7 @@ FAULTS = (
 """What an `UnreliableAgent` may do."""
 
 SIMULATED_CONFIG = ContextConfig(context_limit_tokens=10_000, lost_after_seconds=60.0)
+# Twelve of them fill the window of `SIMULATED_CONFIG`: an agent of a few items has to hand over.
 _TOKENS_PER_STEP = 800
 _LONGEST_LOOP_STEPS = 60
 _STARTED_LATE_BY_STEPS = 40
@@ -191,6 +192,7 @@ class UnreliableAgent:
                 yield
                 if self._obeys(monitor) and (loops or self._chance.random() < 0.2):
                     raise _LeftError
+            # A loop has no end of its own: where no hand-over ended it, a kill does.
             if loops:
                 raise _KilledError
             if not ("claim" in self.faults and self._chance.random() < 0.5):
@@ -289,6 +291,7 @@ class UnreliableAgents:
         agent = UnreliableAgent(self._seed, job, do=do, **self._given)
         if "no_spawn" in agent.faults:
             raise OSError("the seed lets no process start")
+        # Noted here, as no supervisor would say of itself that it assigned an item twice.
         held = {item for other in self.running for item in other.left}
         self.held_twice += [(job.agent_id, item) for item in job.items if item in held]
         self.started.append(agent)
@@ -335,6 +338,8 @@ class _MortalDirectory(_MemoryDirectory):
 
     def __init__(self, of: _MemoryDirectory, moment: Callable[[], None]) -> None:
         super().__init__()
+        # The lock and the tables of the store itself: an agent that is killed leaves what it had
+        # written.
         self._lock = of._lock
         self.states, self.beats, self.requests = of.states, of.beats, of.requests
         self.histories = of.histories
