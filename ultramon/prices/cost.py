@@ -85,6 +85,7 @@ def short_cost(usd: float | None, *, is_whole: bool = True) -> str:
     if usd is None:
         return "" if is_whole else "?"
     least = "" if is_whole else "≥"
+    # Bounds are where rounding would need a cell more: $9.995 is written $10, $999.50 $1.0k.
     if usd < 9.995:
         words = dollars(usd) if is_whole or usd >= _SMALLEST_SHOWN_USD else "$0"
     elif usd < 999.5:

@@ -57,9 +57,11 @@ def read_own_prices(path: str) -> OwnPrices:
         raise ConfigurationError(
             "prices", path, f"a readable TOML file of prices ({reason})"
         ) from error
+    # A misspelt key would let a default count without a sign.
     for name in data.keys() - set(_TOP):
         raise ConfigurationError(name, data[name], f"one of {', '.join(_TOP)}", path)
     date = data.get("date")
+    # TOML reads a date with a time as a datetime, which is a date too.
     if isinstance(date, datetime.datetime):
         date = date.date()
     if date is not None and not isinstance(date, datetime.date):
@@ -70,6 +72,7 @@ def read_own_prices(path: str) -> OwnPrices:
         raise ConfigurationError(_TABLE, models, f'tables such as [{_TABLE}."model"]', path)
     rates: dict[str, Rates] = {}
     for model, prices in models.items():
+        # Two tables for one model under two spellings: it would be chance which one counts.
         name = canonical_model_name(model)
         if not name or name in rates:
             raise ConfigurationError(
@@ -106,6 +109,7 @@ def _read_rates(model: str, prices: Any, path: str) -> Rates:
 
 
 def _number(name: str, value: Any, path: str) -> float:
+    # A bool is an int to Python, and TOML knows inf and nan.
     is_number = isinstance(value, int | float) and not isinstance(value, bool)
     if not is_number or not math.isfinite(value) or value < 0:
         raise ConfigurationError(name, value, "a number, 0 or more", path)

@@ -26,7 +26,9 @@ OWN = "own"
 HOST = "host"
 
 _KEYS = ("input_mtok", "cache_read_mtok", "cache_write_mtok", "cache_write_1h_mtok", "output_mtok")
+# A dollar per million tokens is 1,000 billionths of a dollar per token.
 _NANO_PER_MILLIONTH = 1000
+# Claude Code's mark of a model's large window; the list prices have the model without it.
 _LARGE_WINDOW_SUFFIX = "[1m]"
 _OTHER_PRICES = (":free", ":batch")
 """Ways to ask a router for a model at another price than its maker's."""
@@ -141,6 +143,7 @@ class PriceList:
         from genai_prices import data
         from genai_prices.types import StartDateConstraint
 
+        # Data also hold prices of days to come, which say nothing about how new the data are.
         installed = os.stat(data.__file__).st_mtime
         limit = datetime.date.fromtimestamp(min(installed, self._clock.now()))
         constraints = [
@@ -221,6 +224,7 @@ def _look_up(model: str) -> ModelInfo | None:
 def _rates_at(model: ModelInfo, speed: str | None, at: float) -> Rates | None:
     moment = datetime.datetime.fromtimestamp(at, datetime.UTC)
     prices = model.get_prices(moment, None if speed is None else {"speed": speed})
+    # A kind of token without a price would count as free.
     if prices.input_mtok is None or prices.output_mtok is None:
         return None
     starts = {0}
@@ -234,6 +238,7 @@ def _tier(prices: ModelPrice, start: int) -> TierRates:
     plain, read, write, one_hour, output = found
     assert plain is not None
     assert output is not None
+    # What has no price for caching costs what plain input costs.
     read = plain if read is None else read
     write = plain if write is None else write
     return TierRates(start, plain, read, write, write if one_hour is None else one_hour, output)
