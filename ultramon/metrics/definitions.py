@@ -13,6 +13,7 @@ UNKNOWN = "unknown"
 OTHER = "other"
 """The value of a label whose text is not a plain name, or an outcome of a newer ultramon."""
 
+# Without blanks and of 128 characters at most: a sentence that an agent wrote is no label.
 _PLAIN = re.compile(r"[A-Za-z0-9~@][A-Za-z0-9._:/@+\[\]~-]{0,127}", re.ASCII)
 
 _PATH = re.compile(r"[~/][A-Za-z0-9._:/@+~-]{0,255}", re.ASCII)

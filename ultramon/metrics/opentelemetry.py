@@ -28,6 +28,7 @@ if TYPE_CHECKING:
 
 _log = logging.getLogger("ultramon.metrics")
 _lock = threading.Lock()
+# Weak: an exporter here must not keep alive a provider that its program has dropped.
 _exporters: WeakKeyDictionary[MeterProvider, _Exporter] = WeakKeyDictionary()
 _global: list[_Exporter] = []
 
@@ -70,6 +71,7 @@ def start_opentelemetry(
     )
     try:
         source.begin()
+    # A store that does not answer now must not keep the program from starting.
     except StateError as error:
         _log.warning("events are counted from the first collection on: %s", error)
     return _exporter_of(meter_provider).add((backend.url, run), source)

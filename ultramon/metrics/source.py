@@ -57,6 +57,7 @@ if TYPE_CHECKING:
 
 AGENT_LIMIT = 500
 """Agents with series of their own, by default."""
+# OpenTelemetry asks for each instrument by itself, and all of them show one collection.
 CACHE_SECONDS = 1.0
 UNREADABLE = "unreadable"
 """The lifecycle of an agent whose state cannot be read."""
@@ -175,6 +176,7 @@ class MetricsSource:
         now = self._clock.now()
         active = self._judge(samples, changes.heartbeats, now)
         active.sort(key=lambda one: one.urgency)
+        # The list is cut after sorting: what is left without series is the least urgent.
         for one in active[: self._agent_limit]:
             known = self._known[one.record.agent_id]
             if known.reading is not None:
@@ -232,6 +234,7 @@ class MetricsSource:
         waiting, ages = samples[NOTICES_WAITING], samples[NOTICES_OLDEST_AGE]
         for depth in queue.depth(now=now):
             known = self._known.get(depth.recipient)
+            # A recipient without a state has no run, so it is not known to be in this one.
             if known is None and self._run is not None:
                 continue
             run = UNKNOWN if known is None else known.labels[0]
@@ -275,6 +278,7 @@ def _known(agent: StoredAgent) -> _Known:
 
 
 def _read(record: StateRecord) -> _Reading:
+    # A lower bound looks like a window that emptied, so it is no value.
     is_exact = record.measured_at is not None and not is_lower_bound(record)
     return _Reading(
         model=plain(record.model),
