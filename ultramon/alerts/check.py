@@ -204,6 +204,7 @@ class _Check:
         memory = load()
         before = memory.to_json()
         decision = decide(memory, every)
+        # Most checks change nothing, and need neither the lock nor a write.
         if memory.to_json() == before:
             return decision
         try:
@@ -223,6 +224,7 @@ class _Check:
 
     def _store(self, reading: Reading, status: str, command: str | None, *, forced: bool) -> None:
         """Store the alert as an event of the journal."""
+        # The journal loads SQLite, which only an alert needs.
         from ultramon.backends.local.journal import AGENT_TIMEOUT_SECONDS, Journal
         from ultramon.system.files import make_private_directory
 

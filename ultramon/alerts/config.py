@@ -189,6 +189,7 @@ class AlertConfig(Settings, table="alerts", none_is_default=True):
         return {f"{_OF_SHARED[name]}_threshold": level for name, level in levels.ratios.items()}
 
     def _check_together(self) -> None:
+        # Named as its user wrote it: this caution is the critical level of [levels].
         shared, above = self._shared_source(CAUTION), self.critical_threshold
         if shared and self.caution_threshold >= above:
             percent, allowed = round(self.caution_threshold * 100), f"below {round(above * 100)}"
@@ -200,6 +201,7 @@ class AlertConfig(Settings, table="alerts", none_is_default=True):
             if getattr(self, name) <= least:
                 raise self._contradiction(name, f"above {below}={least}")
         rungs = [Rung(level, getattr(self, f"{level}_threshold")) for level in LEVELS]
+        # A configuration is frozen, so the ladder is stored past its `__setattr__`.
         vars(self)["_ladder"] = Ladder(rungs, base=OK, rearm_margin=self.rearm_margin)
 
     def _shared_source(self, level: str) -> str | None:

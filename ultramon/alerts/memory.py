@@ -34,6 +34,7 @@ if TYPE_CHECKING:
 LAST_ALERT = ".context-last-alert-{}"
 LOCK_SECONDS = 0.05
 """Longest time that a check waits for another one of the same session."""
+# It holds one word, and the longest level has nine letters.
 _MAX_LEVEL_BYTES = 64
 
 
@@ -217,6 +218,7 @@ class ProjectAlertFile(AlertFile):
             StateWriteError: The file system refused.
         """
         value = memory.to_json()
+        # Other tools read this word, so it has a file of its own.
         level = value.pop("level")
         if level != self._known_level:
             replace_file(self._level_path, f"{level or ''}\n".encode(), shared=True)

@@ -54,6 +54,7 @@ def advance(
         force: Alert in any case.
     """
     ladder = config.ladder.resolve(None)
+    # From 0: a clock that was set back must not make a session quiet until it has caught up.
     is_quiet = memory.alerted_at is not None and 0 <= now - memory.alerted_at < config.quiet_seconds
     if status == STALE:
         alerts = force or (memory.stale_alerted_at is None and not is_quiet)
@@ -61,6 +62,7 @@ def advance(
             memory.stale_alerted_at = memory.alerted_at = now
         return alerts
     stale_at = memory.stale_alerted_at
+    # In both directions, as the clock may have been set back meanwhile.
     if stale_at is not None and abs(now - stale_at) >= STALE_AGAIN_SECONDS:
         memory.stale_alerted_at = None
     before, reached = ladder.rank(memory.level), ladder.rank(status)

@@ -149,6 +149,7 @@ def read_state(state_directory: str, session: str, now: float) -> Reading | None
     reading.tokens, reading.limit_tokens = record.estimated_tokens, record.context_limit
     if life.verdict in (STALE, LOST):
         reading.problem = life.reason
+    # A heartbeat from the future would keep an agent fresh after its death.
     elif life.clock_skew:
         reading.problem = "its last heartbeat lies in the future"
     return reading
@@ -231,6 +232,7 @@ def _is_number(value: object) -> bool:
     return type(value) in (int, float) and 0 <= value <= _MOST  # type: ignore[operator]
 
 
+# Zero seconds would make every reading stale.
 def _positive(value: Any) -> float | None:
     return float(value) if _is_number(value) and value > 0 else None
 

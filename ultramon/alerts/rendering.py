@@ -62,6 +62,7 @@ def write_alert(outcome: AlertOutcome, stream: TextIO) -> None:
         text = _drawn(name, facts, action, _COLOURS[status], stream)
     else:
         text = _plain(name, facts, action)
+    # A stream of another encoding gets escapes: an alert must not become an error.
     encoding = getattr(stream, "encoding", None) or "utf-8"
     stream.write(text.encode(encoding, "backslashreplace").decode(encoding))
     stream.flush()
@@ -73,6 +74,7 @@ def _drawn(name: str, facts: str, action: str, colour: str, stream: TextIO) -> s
     from rich.panel import Panel
     from rich.text import Text
 
+    # Advice and reasons are free text: their brackets and colons are no markup.
     console = Console(file=stream, markup=False, emoji=False, highlight=False)
     with console.capture() as captured:
         if stream.isatty():

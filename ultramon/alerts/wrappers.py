@@ -70,6 +70,7 @@ class alerting:
         return self
 
     def __exit__(self, _kind: object, error: BaseException | None, _trace: object) -> None:
+        # A tool of the command line may end well by SystemExit too.
         if error is None or (isinstance(error, SystemExit) and error.code in (None, 0)):
             self.outcome = check_and_alert_context(**self._arguments)
 
