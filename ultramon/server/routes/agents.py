@@ -154,6 +154,7 @@ def make_agent(body: NewAgent, request: Request, services: Served, caller: AnyCa
     parent_id = requester_of(request, body.parent_id)
     agent_id = body.agent_id or generate_agent_id()
     stored = find_record(services.backend, agent_id)
+    # Ids are the caller's to choose: another's agent would be started anew, with a token for it.
     if stored is not None and caller.agent_id not in (None, stored.parent_id):
         problem = f"agent {agent_id} is no direct child of agent {caller.agent_id}"
         raise refuse(request, problem, agent_id=agent_id)
@@ -186,6 +187,7 @@ def make_agent(body: NewAgent, request: Request, services: Served, caller: AnyCa
             backend=services.backend,
             clock=services.clock,
         )
+    # After the start, as a token is bound to the generation that began.
     token = mint_token(agent_id, caller.agent_id, backend=services.backend, clock=services.clock)
     started = load_permitted(services.backend, agent_id, None)
     return MadeAgent(agent_id=agent_id, generation=started.generation, token=token)

@@ -28,6 +28,7 @@ if TYPE_CHECKING:
 
 router = APIRouter(tags=["events"])
 
+# 18 digits fit the whole numbers of 64 bits that both stores count with.
 CURSOR_PATTERN = "^[0-9]{1,18}(:[0-9]{1,18})?$"
 MAX_EVENTS = 1_000
 
@@ -65,6 +66,7 @@ def known_cursor(
 ) -> str | None:
     """Return the start of a stream; an unknown cursor is refused before the stream begins."""
     cursor = last_event_id or after
+    # A stream that has begun cannot answer with an error any more.
     if cursor is not None:
         services.backend.events(cursor, 1)
     return cursor
@@ -115,6 +117,7 @@ def reader_of(backend: Backend, cursor: str | None) -> Callable[[], list[tuple[s
         for event, after in zip(page.events, page.cursors, strict=True):
             found.append((after, compact_json.dumps(event)))
             size += len(found[-1][1])
+            # A chunk waits in memory for its reader, so events are counted in bytes too.
             if size >= MAX_CHUNK_BYTES:
                 cursor = after
                 break

@@ -103,6 +103,7 @@ def _handoff(services: Services, stored: StoredAgent) -> HandoffRecord | None:
     """Return the last handoff of an agent, its own or the one rebuilt after it vanished."""
     left = None if stored.record is None else stored.record.handoff
     rebuilt = services.rebuilt.of(stored.agent_id)
+    # The newer one counts: an agent that was lost may have come back and left its own.
     if left is None or (rebuilt is not None and _made_at(rebuilt) > _made_at(left)):
         left = rebuilt
     if left is None:

@@ -173,6 +173,7 @@ def _when(shown: ContextSnapshot | None) -> dict[str, Any]:
 
 def _thresholds(shown: ContextSnapshot | None) -> dict[str, Any]:
     rungs = {} if shown is None else {one.name: one.ratio * 100 for one in shown.thresholds}
+    # 0.55 * 100 is 55.00000000000001.
     percentages = {name: round(value, 6) for name, value in rungs.items()}
     return {
         "warning_percentage": percentages.get(WARNING),
