@@ -185,6 +185,7 @@ class CommandGroup(click.Group):
     ) -> tuple[str | None, click.Command | None, list[str]]:
         """Find a command; refuse variables that its options no longer have."""
         found = super().resolve_command(ctx, args)
+        # Completion parses with this flag, and must not end with an error.
         if found[0] is not None and not ctx.resilient_parsing:
             _refuse_gone_variables(ctx, self._places[found[0]][0])
         return found
@@ -194,12 +195,14 @@ class CommandGroup(click.Group):
         if self._default is not None and not ctx.resilient_parsing:
             if not args or args[0] not in (*self._places, *ctx.help_option_names):
                 args = [self._default, *args]
+        # A group has no options of its own, so those in front of the command are the command's.
         elif args and args[0].startswith("-"):
             at = self._end_of_options(ctx, args)
             args = [*args[at : at + 1], *args[:at], *args[at + 1 :]]
         return super().parse_args(ctx, args)
 
     def _end_of_options(self, ctx: click.Context, args: list[str]) -> int:
+        # In `--agent scout list` the command is `list`: a value must not be taken for it.
         with_value = {
             flag
             for name in self._places
@@ -276,6 +279,7 @@ class Program(click.Group):
         except KeyboardInterrupt:
             return ExitCode.INTERRUPTED
         except OSError as error:
+            # `os.getcwd` names no file in its error: what is missing is the directory itself.
             if error.filename is None and working_directory() is None:
                 from ultramon.cli.selection import DELETED_DIRECTORY
 
@@ -301,12 +305,16 @@ def main(arguments: Sequence[str] | None = None) -> NoReturn:
     Args:
         arguments: Without the program's name; None = the arguments of the process.
     """
+    # A name may hold what the terminal's encoding lacks: it is shown escaped, and is no error.
     for stream in (sys.stdout, sys.stderr):
         if hasattr(stream, "reconfigure"):
             stream.reconfigure(errors="backslashreplace")
     try:
+        # Not in click's own mode, which prints errors as they are and ends with 1 for Ctrl-C.
         result = cli.main(arguments, prog_name="ultramon", standalone_mode=False)
         code = int(result) if isinstance(result, int) else ExitCode.OK
+        # At the end of the interpreter a closed pipe would be printed as an exception, and end with
+        # 120.
         sys.stdout.flush()
     except click.ClickException as error:
         shown = StringIO()

@@ -58,6 +58,7 @@ def open_agent_list(
         with_news: Report the agents that reach a rung from look to look.
     """
     overview: Overview | None = getattr(backend, "overview", None)
+    # Without a limit every state is read anyway, and a page of the database would only cost more.
     if overview is None or not is_cut:
         return AgentList(backend, run, show_all=show_all, with_news=with_news)
     return PagedAgentList(overview, backend, run, show_all=show_all, with_news=with_news)
@@ -165,6 +166,7 @@ class AgentList:
                 continue
             marked = self.blind.mark(one, now)
             checked = show(marked)
+            # Blindness is looked for in what is shown, so the counts are corrected here.
             self.verdicts[one.liveness.verdict] -= 1
             if isinstance(checked, Unreadable):
                 self.unreadable.append(checked)
@@ -222,6 +224,7 @@ class PagedAgentList(AgentList):
             limit=limit,
             include_ended=self._show_all,
         )
+        # News begin at the first look; what the journal held before is none.
         self._cursor = self._cursor or page.cursor
         self.verdicts = Counter(page.counts)
         self.hidden = 0 if self._show_all else self.verdicts.pop(ENDED, 0)

@@ -94,5 +94,6 @@ def _is_known(backend: Backend, agent_id: str) -> bool:
     except (AgentNotFoundError, InvalidAgentIdError):
         return False
     except StateError:
+        # It is there, and the command that needs it says why it cannot be read.
         return True
     return True

@@ -56,6 +56,7 @@ class Continuation(NamedTuple):
         Args:
             agent: How the agent is named on a command line.
         """
+        # The last word is the message itself: quoted, it would fill the screen.
         *words, _ = self.command
         go = f"cd {shlex.quote(self.record.cwd)} && " if self.record.cwd else ""
         text = f'"$(ultramon continue {shlex.quote(agent)} --text)"'
@@ -82,6 +83,7 @@ def write_continuation(record: StateRecord, directory: str) -> Continuation:
     if record.hostname != this_machine().hostname:
         raise CommandFailed(f"{name} ran on {field(record.hostname)}: continue it there")
     asked = _Asked.read(host, memory.transcript_path)
+    # What the hook kept is exact; of the transcript only the end is searched.
     last = memory.last_prompt.text if memory.last_prompt is not None else asked.last
     tasks = [
         f"{task.get('name')}{' (in progress)' if task.get('status') == 'in_progress' else ''}"
@@ -150,6 +152,7 @@ def _lines(path: str, start: int, size: int) -> list[bytes]:
         at = max(0, total + start) if start < 0 else start
         stream.seek(at)
         lines = stream.read(size).split(b"\n")
+    # A part that begins behind the start begins within a line.
     return lines[1:] if at else lines
 
 

@@ -56,6 +56,7 @@ def explain_stored(
         raise CommandFailed(str(stored.problem))
     now = SYSTEM_CLOCK.now()
     host, memory = host_of_agent(record)
+    # Before the values are made harmless to a terminal: a path would name another file.
     session_tokens_left = _session_tokens_left(host, record, memory)
     if for_people:
         for name in record.__slots__:

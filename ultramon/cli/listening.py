@@ -72,6 +72,7 @@ def listening_options(
     )
 
     def decorate(command: Callable[..., Any]) -> Callable[..., Any]:
+        # click lists options in the reverse order of their decorators.
         for option in reversed(options):
             command = option(command)
         return command

@@ -26,7 +26,9 @@ CALL_ID = "claudecode/toolUseId"
 THREAD_ID, SESSION_ID, _TURN = "threadId", "sessionId", "x-codex-turn-metadata"
 """Codex names the thread that calls, which is the session or a subagent of it."""
 _TAIL_BYTES = 1 << 20
+# Two states that name each other as successor must not be followed for ever.
 _MAX_SUCCESSIONS = 100
+# A host may call before its transcript holds the call: 1.87 s in all are waited for it.
 _WAITS_SECONDS = (0.0, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0)
 
 
@@ -106,6 +108,7 @@ class CallerFinder:
                 record is not None
                 and record.active
                 and record.agent_id == record.session_id
+                # A pid says which process it is only on its machine, and only since its boot.
                 and record.boot_id == machine.boot_id
                 and record.hostname == machine.hostname
                 and (record.pid, record.pid_started_at) in processes

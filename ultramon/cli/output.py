@@ -55,6 +55,7 @@ def sanitize_values(value: Any) -> Any:
 
 def json_text(value: Any) -> str:
     """Return one JSON document in printable ASCII, harmless to a terminal."""
+    # JSON leaves DEL as it is, a control character to a terminal.
     return json.dumps(value, indent=2, allow_nan=False).replace("\x7f", "\\u007f")
 
 
@@ -108,6 +109,7 @@ def wait_while_read(seconds: float) -> None:
     """
     import select
 
+    # Without `poll`, as on Windows, the next write finds that the reader is gone.
     if not hasattr(select, "poll"):
         time.sleep(seconds)
         return
@@ -174,6 +176,7 @@ def make_console() -> Console:
     plain: dict[str, Any] = {"markup": False, "emoji": False, "highlight": False}
     if sys.stdout.isatty():
         return Console(**plain)
+    # Rich would take 80 columns for a pipe.
     if not os.environ.get("COLUMNS", "").isdigit():
         plain["width"] = _PIPE_WIDTH
     return Console(file=cast("IO[str]", _LineEnds(sys.stdout)), **plain)

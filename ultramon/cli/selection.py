@@ -105,6 +105,7 @@ def open_store(state_dir: str | None, *, delivers: bool = True) -> Backend:
 
     path = state_dir_given(state_dir)
     backend = open_backend() if path is None else open_backend(f"file://{quote(path)}")
+    # Stored first, so that the command shows it too.
     if delivers and not deliver_kept(backend):
         say("Note: not all that was kept on this machine during an outage is stored yet")
     return backend
@@ -172,6 +173,7 @@ def find_agent_id(backend: Backend, name: str) -> str:
     ids = labelled or begun
     if not ids:
         raise AgentNotFoundError(sanitize(name))
+    # The ids of subagents begin with that of their session: the beginning means the session.
     session = min(ids, key=len)
     if any(not other.startswith(f"{session}.") for other in ids if other != session):
         kind, some = "label" if labelled else "prefix", first_of(ids, _MAX_NAMED)

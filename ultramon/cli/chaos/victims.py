@@ -101,6 +101,7 @@ class Victims:
 
 def kill_process(pid: int, started_at: str | None) -> bool:
     """Kill a process if it is still the one that started then; return whether it was."""
+    # Without pidfds the pid could be reused between look and kill; there is no better way.
     if not hasattr(os, "pidfd_open"):
         if process_started_at(pid) == started_at:
             os.kill(pid, signal.SIGKILL)

@@ -77,6 +77,7 @@ def command(
     )
     if json:
         print_json(outcome.to_json())
+    # 1 = it has alerted, so that a shell can branch on it.
     return int(outcome.alerted)
 
 

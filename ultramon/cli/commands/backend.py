@@ -144,6 +144,7 @@ def stats(*, url: str | None, state_dir: str | None, json: bool) -> None:
 
 def _open(url: str | None, state_dir: str | None) -> Backend:
     if url is None:
+        # The store as it is: what an outage left on this machine is counted, not delivered.
         return open_store(state_dir, delivers=False)
     if state_dir_given(state_dir) is not None:
         raise click.UsageError("give either a URL or --state-dir")

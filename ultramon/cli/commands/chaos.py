@@ -24,6 +24,7 @@ _SHOWN_ITEMS = 20
 @click.command(
     "chaos",
     epilog="Example: ultramon chaos --kills 10 -- python orchestrator.py",
+    # Options behind the first word belong to the command that is run.
     context_settings={"allow_interspersed_args": False},
 )
 @click.argument("command_line", metavar="COMMAND...", nargs=-1, required=True)

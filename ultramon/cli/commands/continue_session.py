@@ -1,4 +1,4 @@
-"""`ultramon continue`: a fresh session that goes on with the work of a full one."""
+"""`ultramon continue`: a fresh session that continues the work of a full one."""
 
 from __future__ import annotations
 
@@ -60,10 +60,12 @@ def command(*, agent: str | None, only_text: bool, state_dir: str | None, json: 
     name = field(record.label) or field(record.agent_id)
     say(f"{name} ({usage_words(record)} full, stays as it is): took {', '.join(found.words)}")
     say(f"a fresh window begins with about {found.tokens:,} tokens of it")
+    # Without a terminal the host cannot run here: a shell gets one line for it.
     if not (sys.stdin.isatty() and sys.stdout.isatty()):
         click.echo(line)
         return
     try:
+        # In the place of this process: the terminal is the host's from the first key on.
         os.chdir(record.cwd or os.curdir)
         os.execvp(found.command[0], found.command)
     except OSError as error:
@@ -77,6 +79,7 @@ def _chosen(backend: Backend, agent: str | None) -> StateRecord:
         if stored.record is None:
             raise CommandFailed(str(stored.problem))
         if stored.record.parent_id is None:
+            # A subagent's work is a part of its session's.
             return stored.record
         return _chosen(backend, stored.record.session_id)
     here = os.path.realpath(os.curdir)

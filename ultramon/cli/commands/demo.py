@@ -59,7 +59,11 @@ def command(*, agents: int, items: int, kill: bool, state_dir: str | None, json:
         else:
             backend = open_shared_store(state_dir)
         fleet = Fleet(
-            f"demo-{random_hex(2)}", backend=backend, poll_interval_seconds=0.1, otel=False
+            # Its agents are an example, and no part of what a user's metrics show.
+            f"demo-{random_hex(2)}",
+            backend=backend,
+            poll_interval_seconds=0.1,
+            otel=False,
         )
         with shown(backend, fleet.run_name, quiet=json) as show:
             report_to(show, fleet)
@@ -67,6 +71,7 @@ def command(*, agents: int, items: int, kill: bool, state_dir: str | None, json:
             result = read_all(fleet, names, folder, agents=workers, kills=agents if kill else 0)
             if result.stopped == "interrupted":
                 raise KeyboardInterrupt
+            # Its reader is gone: answered as every closed pipe.
             if result.stopped == "stopped":
                 raise BrokenPipeError
         summary = prove(backend, names, result, folder)

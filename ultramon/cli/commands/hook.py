@@ -27,6 +27,7 @@ def command(host: str, payload: str | None) -> int:
     path = choices_path(state_directory(), host)
     if payload is None:
         return run(lambda: chosen, path)
+    # Codex's `notify` adds its payload to the command line.
     from ultramon.hosts.codex.host import CODEX
 
     if chosen is not CODEX:

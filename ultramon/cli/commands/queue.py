@@ -23,6 +23,7 @@ _DEPTHS = ("ready", "waiting", "claimed", "dead", "dropped", "expired")
 
 
 def _number(text: str) -> int:
+    # 18 digits fit the whole numbers of 64 bits that stores count with.
     if not (text.isascii() and text.isdigit() and len(text) < 19):
         raise click.UsageError(f"{sanitize(text)} is no number of a message")
     return int(text)

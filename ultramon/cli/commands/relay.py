@@ -200,12 +200,14 @@ def command(
 
     if disabled():
         raise CommandFailed("ULTRAMON_DISABLED is set: a relay would see nothing of its agents")
+    # The local directory whatever ULTRAMON_BACKEND says: the hooks of the contexts write there.
     directory = os.path.abspath(state_dir or state_directory())
     if resume is not None:
         name, choices, notes = resume, *_stored(directory, resume, goal, given)
     else:
         choices, notes = _new(goal, given)
         name = run or free_name(directory, choices.goal)
+    # Read for its error alone: a wrong name must end the command before anything is made.
     try:
         _ = choices.agents
     except ConfigurationError as error:
@@ -348,6 +350,7 @@ def _exit_code(result: RelayResult) -> ExitCode:
 def _ended_like_interrupted() -> Iterator[None]:
     """Have a closed terminal and a `kill` ask the context to hand over, as Ctrl-C does."""
 
+    # As a signal, which interrupts every wait as Ctrl-C does.
     def interrupt(*_: object) -> None:
         os.kill(os.getpid(), signal.SIGINT)
 

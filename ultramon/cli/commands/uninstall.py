@@ -45,6 +45,7 @@ def command(
     directory = chosen_directory(state_dir)
     request = SetupRequest(host, project_directory(layer), directory, layer, plugin=plugin)
     plan = chosen.setup.plan_removal(request)
+    # Asked before it is carried out; afterwards there is nothing to change.
     is_there = plan.changes_settings
     carry_out(plan, dry_run=dry_run, verbose=verbose, json=json)
     if not is_there:

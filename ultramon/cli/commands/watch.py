@@ -70,6 +70,7 @@ def command(
     """
     if json:
         output_format = "json"
+    # A status bar calls this all the time: it loads only what its line needs.
     if output_format == "tmux":
         from ultramon.cli.views.tmux_line import tmux_line
 

@@ -30,6 +30,7 @@ def read_notes(folder: str) -> list[tuple[str, str]]:
 def main(pace_seconds: float, hand_over_at: str) -> None:
     """Read the files of the work that this process was assigned."""
     library = Path(sysconfig.get_path("stdlib"))
+    # Everything is given, so that settings of the user do not change what the demo shows.
     config = ultramon.ContextConfig(
         context_limit_tokens=LIMIT_TOKENS,
         context_window_tokens=None,
@@ -45,6 +46,7 @@ def main(pace_seconds: float, hand_over_at: str) -> None:
         on_error="raise",
     )
     with (
+        # Line by line: a worker that is killed has noted what it had done.
         open(NOTES, "a", encoding="utf-8", buffering=1) as notes,
         ultramon.worker(config, goal="Read the library", hand_over_at=hand_over_at) as agent,
     ):

@@ -136,6 +136,7 @@ def _tokens(one: ObservedAgent, look: Look) -> tuple[str, str]:
 
 def _doing(one: ObservedAgent, look: Look) -> tuple[str, str]:
     task = one.record.current_task
+    # Where the name shows the task already, it would stand twice.
     return "" if task is None or task == name_of(one.record).title else field(task), ""
 
 

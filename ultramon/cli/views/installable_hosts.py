@@ -38,9 +38,11 @@ def _facts(name: str, directory: str) -> dict[str, Any]:
     from ultramon.hosts.registry import find_host
 
     setup = find_host(name).setup
+    # A host's program may have another name than the host; the words that resume a session have it.
     program = shutil.which((*setup.resume_words(""), "")[0])
     installed, problem = None, None
     try:
+        # What a removal would take out is what is installed; nothing is carried out.
         plan = setup.plan_removal(SetupRequest(name, os.getcwd(), directory, None))
         installed = plan.changes_settings
     except (UltramonError, OSError) as error:

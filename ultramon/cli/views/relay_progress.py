@@ -42,6 +42,7 @@ def shown(backend: Backend, run: str) -> Iterator[View]:
     """Yield what shows lines; on a terminal one more line says how full the context is."""
     from rich.console import Console
 
+    # On stderr, as stdout has the result alone.
     console = Console(stderr=True, markup=False, emoji=False, highlight=False)
     if not sys.stderr.isatty() or console.is_dumb_terminal:
         yield View(say)

@@ -75,6 +75,7 @@ class _Chart:
         for column in range(self._columns):
             first = column * count // self._columns
             last = max(first + 1, (column + 1) * count // self._columns)
+            # The peak of a column: a mean would hide a window that was full for one reading.
             yield max(points[first:last])
 
     def _column(self, position: int) -> int:

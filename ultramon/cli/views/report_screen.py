@@ -203,6 +203,7 @@ def replay_command(session: SessionFacts) -> str:
     target = session.replay_target
     if target is None:
         return ""
+    # A name that begins with a hyphen would be taken for an option.
     return f"ultramon replay {'-- ' if target.startswith('-') else ''}{shlex.quote(target)}"
 
 
@@ -302,6 +303,7 @@ def _cut(text: str, cells: int, *, keep_end: bool = False) -> str:
         return text
     if not keep_end:
         return f"{set_cell_size(text, cells - 1)}~"
+    # Cell by cell, as rich cuts at the end alone and a character may be two cells wide.
     while cell_len(text) > cells - 1:
         text = text[1:]
     return f"~{text}"
