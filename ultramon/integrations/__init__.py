@@ -49,6 +49,7 @@ def load(name: str) -> Callable[..., Any]:
     from ultramon.errors import ConfigurationError, UltramonError
     from ultramon.system.entry_points import find_entry_points, name_distribution
 
+    # The table first: no other package can take over one of its names.
     if name in _BUILT_IN:
         module, _, attribute = _BUILT_IN[name].partition(":")
         built_in: Callable[..., Any] = getattr(import_module(f"{__name__}.{module}"), attribute)
@@ -59,6 +60,7 @@ def load(name: str) -> Callable[..., Any]:
     problem = f"another integration: that of {name_distribution(entry)}"
     try:
         found = entry.load()
+    # Its words say what to do, as where an extra is missing.
     except UltramonError:
         raise
     except Exception as error:

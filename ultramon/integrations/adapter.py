@@ -159,6 +159,7 @@ class WatchedAgent:
         """
         rank = self._rank(action)
         is_new = rank > monitor.told_rank
+        # A rung counts as reported once its call is answered: a request that failed was not read.
         self._telling = rank if is_new and not self._adapter.keeps_texts else None
         if self._telling is None:
             monitor.told_rank = rank
@@ -168,6 +169,7 @@ class WatchedAgent:
         """Return the pinned rules for this request; empty before a compaction."""
         if not (self._adapter.gives_pins and self._is_compacted):
             return ""
+        # Where the framework keeps what was added, once is enough; elsewhere each request needs it.
         self._is_compacted = not self._adapter.keeps_texts
         return monitor.pinned_rules()
 
@@ -315,6 +317,7 @@ _current: ContextVar[WatchedAgent | None] = ContextVar("ultramon_agent", default
 def current_agent() -> WatchedAgent | None:
     """Return the agent whose tool is running in this context."""
     agent = _current.get()
+    # The variable alone may be stale: hooks in tasks of their own cannot reset it.
     return agent if agent is not None and agent.active and agent.running_tools else None
 
 
@@ -399,10 +402,12 @@ class Adapter:
         caller = current_agent()
         if disabled():
             return self.nobody
+        # Of all adapters: one that is not used any more would never look for itself.
         for adapter in {self, *_open}:
             adapter.end_idle()
         known = self._agents.get(agent_id or "")
         if known is not None and known.active:
+            # A second run at the same time fills a window of its own.
             if alone and not known.is_resting:
                 agent_id = None
             elif self._has_left(known):
@@ -447,6 +452,7 @@ class Adapter:
             made["label"] = name
         if parent_id is not None:
             made["parent_id"] = parent_id
+            # The default would be the id in the environment, which is that of the parent.
             agent_id = agent_id or generate_agent_id()
             if self._given is not None:
                 made["config"] = self._given.config
@@ -483,6 +489,7 @@ class Adapter:
             names: What names it in its framework; other names are another agent.
         """
         derived, own = self.derived_id(*names), os.environ.get("ULTRAMON_AGENT_ID")
+        # The id in the environment is for one conversation, the first.
         if not own or current_agent() is not None or self._own not in (None, derived):
             return derived
         self._own = derived
@@ -587,6 +594,7 @@ class Adapter:
     def end_idle(self) -> None:
         """End the agents that were not used for long; looks now and then only."""
         now = self.clock.monotonic()
+        # What was idle for ten minutes may end a minute later.
         if now - self._swept_at < IDLE_SECONDS / 10:
             return
         self._swept_at = now

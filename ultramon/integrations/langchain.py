@@ -129,7 +129,7 @@ class ContextMiddleware(AgentMiddleware[WatchedState, Any]):
             _log.warning("the SummarizationMiddleware has no trigger: it never summarises")
 
     def before_agent(self, state: WatchedState, runtime: Any) -> dict[str, Any] | None:
-        """Start the agent of this run, or go on with that of its thread."""
+        """Start the agent of this run, or continue that of its thread."""
         name = (get_config().get("metadata") or {}).get("lc_agent_name")
         agent = self.adapter.begin(state.get("ultramon_agent"), name=name)
         if agent.monitor is None:
@@ -215,6 +215,7 @@ class ContextMiddleware(AgentMiddleware[WatchedState, Any]):
 
     def _failed(self, agent: WatchedAgent, error: BaseException) -> bool:
         """Note what a tool raised; return whether the run only stops until a person answers."""
+        # A graph that stops for a person's answer raises this: no failure.
         if isinstance(error, GraphBubbleUp):
             self.adapter.finish(agent, goes_on=True)
             return True
@@ -225,7 +226,7 @@ class ContextMiddleware(AgentMiddleware[WatchedState, Any]):
         agent_id = state.get("ultramon_agent")
         if not agent_id:
             return self.adapter.nobody
-        # A run that was interrupted may go on in another process.
+        # A run that was interrupted may continue in another process.
         agent = self.adapter.get(agent_id)
         if agent is None or agent.is_resting:
             agent = self.adapter.begin(agent_id)
@@ -313,6 +314,7 @@ def trigger_tokens(summarization: SummarizationMiddleware) -> int | None:
     found = []
     for clause in clauses:
         wanted = clause if isinstance(clause, dict) else {clause[0]: clause[1]}
+        # A clause with a second condition may never hold, so only tokens alone count.
         if set(wanted) == {"tokens"}:
             found.append(int(wanted["tokens"]))
         elif set(wanted) == {"fraction"}:

@@ -52,6 +52,7 @@ class ContextCallbackHandler(BaseCallbackHandler):
                 allowed = "left to ContextMiddleware: callbacks only read"
                 raise ConfigurationError(name, True, allowed)
         self.adapter = Adapter("LangChain", monitor, **choices)
+        # LangChain only logs what a handler raises, unless the handler asks for more.
         self.raise_error = self.adapter.on_return is not None
         self._agents: dict[str, WatchedAgent] = {}
         self._graphs: dict[UUID, str] = {}
@@ -87,6 +88,7 @@ class ContextCallbackHandler(BaseCallbackHandler):
         """End it as failed."""
         node = self._graphs.get(run_id)
         agent = self._agents.get(node) if node else None
+        # The end that this handler itself asked for is no failure.
         if agent is not None and not isinstance(error, HandedOffError):
             agent.failed(error)
         self.on_chain_end(run_id=run_id)
@@ -98,6 +100,7 @@ class ContextCallbackHandler(BaseCallbackHandler):
             HandedOffError: The agent should return, and its user wants the run to end then.
         """
         metadata = details.get("metadata") or {}
+        # The request of a summary has a window of its own.
         if metadata.get("lc_source") == "summarization":
             return
         agent = self._agent((metadata.get("langgraph_checkpoint_ns") or "").rpartition("|")[0])
@@ -165,6 +168,7 @@ class NestedAgents:
         if callbacks is None or isinstance(callbacks, list):
             config["callbacks"] = [*(callbacks or ()), handler]
         else:
+            # A manager may serve other calls, which are none of this tool's.
             config["callbacks"] = callbacks.copy()
             config["callbacks"].add_handler(handler)
 
@@ -194,6 +198,7 @@ class NestedAgents:
             agent_id = self._adapter.derived_id(parent.monitor.agent_id, path)
             with parent.inside():
                 agent = self._adapter.begin(agent_id, name=name)
+            # Callbacks only read, and can add nothing to a request.
             agent.can_tell = False
             self.agents[path] = agent
         return agent

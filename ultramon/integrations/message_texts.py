@@ -21,6 +21,7 @@ _CALLS = (
     "output",
     "thinking",
 )
+# Objects of a framework may refer to each other in a circle.
 _MAX_DEPTH = 8
 
 
@@ -50,4 +51,5 @@ def texts_in(value: object, depth: int = _MAX_DEPTH) -> Iterator[str]:
 
 def _field(source: object, name: str) -> object:
     found = source.get(name) if isinstance(source, dict) else getattr(source, name, None)
+    # A method of that name holds no text.
     return None if callable(found) else found

@@ -92,6 +92,7 @@ class ContextHooks(RunHooks[Any]):
                 agent, which waits between them. None = that of the run's session or
                 ``conversation_id``; without one the run is an agent.
         """
+        # Another library may have set a runner of its own since.
         _watch_ends()
         config = run_config or RunConfig()
         run = _Run(self, config, conversation)
@@ -255,6 +256,7 @@ class _Run(RunHooks[Any]):
             raise ConfigurationError("hooks", None, "those of options(), with its run_config")
         self._awaits_hooks = True
         agent = await self._agent(data.agent.name)
+        # A new request: whatever the hooks missed, the tools of the last turn have ended.
         agent.running_tools = 0
         # The tools of this turn run in copies of this context.
         agent.make_current()
@@ -367,6 +369,7 @@ class _WatchedRunner(AgentRunner):
         if run is not None and result.run_loop_task is not None:
             loop = asyncio.get_running_loop()
 
+            # Called in the event loop, which must not wait for the store.
             def end(task: asyncio.Task[Any]) -> None:
                 is_stopped = getattr(result, "_cancel_mode", "none") != "none"
                 if task.cancelled() or (is_stopped and not task.exception()):

@@ -136,6 +136,7 @@ def _is_answer(response: Any) -> bool:
     return (
         response.request.method == "POST"
         and path.endswith(_ENDPOINTS)
+        # Counting tokens fills no window.
         and "/count-tokens:" not in path
     )
 

@@ -66,6 +66,7 @@ class _Run(AbstractCapability[Any]):
         self._agent: WatchedAgent = adapter.nobody
 
     def get_ordering(self) -> CapabilityOrdering:
+        # Next to the model, so that it sees the request that is sent.
         return CapabilityOrdering(position="innermost")
 
     async def wrap_run(self, ctx: RunContext[Any], *, handler: Any) -> AgentRunResult[Any]:
