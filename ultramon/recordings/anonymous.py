@@ -68,6 +68,7 @@ def _numbered(
 def _hidden_source(name: str, number: int) -> str | None:
     """Hide what is not a plain word: tools of servers carry the names that their users chose."""
     kind, _, tool = name.partition(":")
+    # Tools of MCP servers are named `mcp__server__tool`, by their users.
     if tool.isascii() and tool.replace("_", "").isalnum() and "__" not in tool:
         return None
     return f"{kind}:other {number}" if tool else None
@@ -75,5 +76,6 @@ def _hidden_source(name: str, number: int) -> str | None:
 
 def _hidden_file(path: str, number: int) -> str:
     suffix = os.path.splitext(path)[1]
+    # A suffix is kept where it can only be the kind of a file.
     is_plain = len(suffix) <= 6 and suffix[1:].isascii() and suffix[1:].isalnum()
     return f"file {number}{suffix if is_plain else ''}"

@@ -151,6 +151,7 @@ class BudgetLook:
             periods = [period_of(one, now) for one in self.budgets]
             keys = [one.key for one in periods]
             is_same = [one.period_key for one in self._readings] == keys
+            # A new period is looked at once: what is known is the amount of the one before.
             if now >= self._next_at or (self._readings and not is_same):
                 if self._take_stored(periods, now):
                     self._next_at = now + LOOK_SECONDS
@@ -182,6 +183,7 @@ class BudgetLook:
         except sqlite3.Error as error:
             raise StateError(self._sums_path, str(error)) from error
         self._has_read_all |= is_all
+        # Before everything was read once, the amounts would be too low without a sign.
         if self._has_read_all:
             self._readings = list(self._add_up(periods, now))
             self._stored.write(self._readings)
@@ -411,6 +413,7 @@ def _sum(amounts: Iterable[_Amount], period: Period) -> Spent:
     times: set[float] = set()
     for one in amounts:
         if one.at is None:
+            # Without a time it may be of any period, so it counts only in one without an end.
             is_dated = False
             if period.ends_at is not None:
                 continue

@@ -40,6 +40,7 @@ def find_by_id(name: str, environ: Mapping[str, str]) -> list[str]:
     if len(name) < _LEAST_ID_CHARS or not name.replace("-", "").replace("_", "").isalnum():
         return []
     paths = list(client_files(environ))
+    # Codex puts a date before the id, so it may stand behind a hyphen.
     found = [path for path in paths if f"-{name}" in f"-{os.path.basename(path)}"]
     return found or [path for path in paths if _is_cut(path, name)]
 

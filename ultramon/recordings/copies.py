@@ -70,6 +70,7 @@ def _order(one: TranscriptSummary, threads: Mapping[str, TranscriptSummary]) -> 
     """Sort sources before what is copied from them, then by their beginning."""
     depth, seen = 0, {_thread(one)}
     source = one.copied_from
+    # Two files that name each other must not be followed for ever.
     while source is not None and source not in seen:
         seen.add(source)
         depth += 1

@@ -45,6 +45,7 @@ _SCHEMA = """
 """
 # A sum over the whole file would take as long as reading it.
 _CHECKED_BYTES = 4096
+# A commit waits for the disk, so files share one.
 _FILES_PER_TRANSACTION = 32
 _MOST_RESULTS = 8
 _BUSY_SECONDS = 5.0
@@ -229,6 +230,7 @@ class TranscriptIndex:
         gone = [
             (os.fsencode(path),)
             for path in self._known
+            # A transcript within a database is there as long as the database is.
             if not os.path.lexists(file_of(path) or path)
         ]
         if gone and self._connection is not None:
@@ -365,6 +367,7 @@ _UNKNOWN_FORM = "of a form that ultramon does not know"
 def _open(path: str) -> sqlite3.Connection:
     """Open an index, making a missing, broken or older one anew."""
     make_private_directory(os.path.dirname(path))
+    # Made before SQLite would make it, for this user alone.
     os.close(open_private(path))
     for attempt in (1, 2):
         connection = sqlite3.connect(path, timeout=_BUSY_SECONDS)
@@ -372,6 +375,8 @@ def _open(path: str) -> sqlite3.Connection:
             _prepare(connection)
         except sqlite3.DatabaseError as error:
             connection.close()
+            # A file that is locked or out of reach is not damaged, and a new one would help
+            # nothing.
             if isinstance(error, sqlite3.OperationalError) or attempt == 2:
                 raise
             # No index, or a torn one. Another process that has it open writes to nowhere.
@@ -477,4 +482,5 @@ def _check_sum(stream: BinaryIO, offset: int) -> int:
     """Return a sum over the bytes before an offset, by which a file is known again."""
     start = max(0, offset - _CHECKED_BYTES)
     stream.seek(start)
+    # With the offset: equal bytes at another place are another file.
     return zlib.crc32(stream.read(offset - start), offset & 0xFFFFFFFF)

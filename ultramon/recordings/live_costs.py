@@ -118,6 +118,7 @@ class _Followed:
         try:
             found = os.stat(self._path)
         except (OSError, ValueError):
+            # What a file cost that is gone stays known.
             self._now = None
             return False
         self._now = _Stamp(found.st_ino, found.st_size)

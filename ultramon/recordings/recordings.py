@@ -173,6 +173,7 @@ def _recognise_head(path: str, head: bytes) -> Recording | Skipped:
     if b"\0" in head:
         return Skipped(path, "not text")
     try:
+        # The head may end within a character, which an incremental decoder allows.
         codecs.getincrementaldecoder("utf-8")().decode(head)
     except UnicodeDecodeError:
         return Skipped(path, "not UTF-8 text")
@@ -275,5 +276,6 @@ def _report(entry: dict[str, Any], at: float | None) -> Report:
 def _time(entry: dict[str, Any]) -> float | None:
     given = entry.get("at", entry.get("timestamp"))
     if isinstance(given, int | float) and not isinstance(given, bool):
+        # Larger numbers are milliseconds, which are not guessed at.
         return float(given) if 0 <= given < 1e11 else None
     return parse_time(given)

@@ -31,6 +31,7 @@ class Series:
             self.points[-1] = max(self.points[-1], tokens)
         self.count += 1
         if len(self.points) > self._max_points:
+            # The last of an odd number has no neighbour.
             pairs = zip(self.points[::2], [*self.points[1::2], 0], strict=False)
             self.points = [max(pair) for pair in pairs]
             self.stride *= 2

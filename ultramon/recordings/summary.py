@@ -376,6 +376,7 @@ class Summarizer:
         usage = usage_of(report)
         parts = [(SPENT, usage, report.cost_usd)]
         if is_again:
+            # What no cache held was surely read again; what one held was perhaps.
             parts.append((READ_AGAIN, usage._replace(cache_read_tokens=0, output_tokens=0), None))
             parts.append((MAYBE_READ_AGAIN, TokenUsage(0, usage.cache_read_tokens), None))
         for kind, tokens, cost_usd in parts:
@@ -448,6 +449,7 @@ class Summarizer:
             self._before_compaction = sum(self._report)
         day, held = day_of(summary.ended_at), self._before_compaction or 0
         self._usage.add(COMPACTION, day, summary.model, TokenUsage())
+        # A summary that the host lists as a request of its own is billed there.
         if held and not self._is_summary_billed:
             usage = TokenUsage(0, held, 0, 0, tokens_after or 0)
             self._usage.add(MAYBE_READ_AGAIN, day, summary.model, usage, request_tokens=held)

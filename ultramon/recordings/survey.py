@@ -287,6 +287,7 @@ def survey(
     _share_spellings(sessions)
     if days is not None:
         since = now - days * 86_400
+        # Of a session without a time nothing says that it is old.
         older = [one for one in sessions if 0 < one.ended_at < since]
         older_transcripts += sum(len(one.agents) for one in older)
         sessions = [one for one in sessions if one not in older]
