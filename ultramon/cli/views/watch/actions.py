@@ -62,6 +62,7 @@ def way_to(
         panes = pane_processes() if isinstance(pane, str) else {}
         if isinstance(pane, str) and pane in panes and _is_below(record.pid, panes[pane]):
             select = (("tmux", "select-window", "-t", pane), ("tmux", "select-pane", "-t", pane))
+            # Within tmux its client is switched: attaching there would nest one in the other.
             if environ.get("TMUX"):
                 return Way((*select, ("tmux", "switch-client", "-t", pane)), False, f"at {name}")
             return Way((*select, ("tmux", "attach-session", "-t", pane)), True, f"back from {name}")
@@ -88,6 +89,7 @@ def way_to_continue(backend: Backend, one: ObservedAgent) -> Way:
         found = write_continuation(one.record, backend.directory.path)
     except CommandFailed as error:
         return Way((), False, str(error))
+    # The directory is an argument, so that the shell does not read its name as words.
     start = ("/bin/sh", "-c", 'cd -- "$0" && exec "$@"', one.record.cwd or os.curdir)
     return Way(((*start, *found.command),), True, f"back from the session that continues {name}")
 
@@ -120,6 +122,7 @@ def _is_below(pid: int | None, ancestor: int) -> bool:
             return False
         try:
             with open(f"/proc/{pid}/stat", encoding="utf-8", errors="replace") as file:
+                # The name of the program stands in brackets, and may hold brackets itself.
                 pid = int(file.read().rpartition(")")[2].split()[1])
         except (OSError, ValueError, IndexError):
             return False
@@ -141,6 +144,7 @@ def run_way(way: Way) -> str:
             )
         except (OSError, subprocess.TimeoutExpired) as error:
             return f"{command[0]}: {error}"
+        # A program that had the terminal has shown its error there.
         if done.returncode and not shows:
             return f"{command[0]}: {(done.stderr or '').strip() or done.returncode}"
     return ""

@@ -90,6 +90,7 @@ class AgentView(ScrollView, can_focus=True, inherit_bindings=False):
     def watch_scroll_y(self, old_value: float, new_value: float) -> None:
         """Report that other lines are on the screen."""
         super().watch_scroll_y(old_value, new_value)
+        # After scrolling each line stands elsewhere.
         self._drawn = []
         self.post_message(self.Moved())
 
@@ -146,6 +147,7 @@ class AgentView(ScrollView, can_focus=True, inherit_bindings=False):
                 one = self.costs.get(line.row.agent_id)
                 if one is not None:
                     cost.merge(one)
+                # An agent whose cost is not known makes the sum a lower bound.
                 elif line.row.seen.record.host is not None:
                     is_whole = False
         is_whole = is_whole and not cost.unpriced

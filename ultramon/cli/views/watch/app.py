@@ -109,6 +109,7 @@ class WatchApp(App[int]):
         Binding("r", "look", show=False),
         Binding("question_mark", "help", show=False),
         Binding("q,Q", "quit", show=False),
+        # Before the filter, which would copy its text.
         Binding("ctrl+c", "quit", show=False, priority=True),
         Binding("ctrl+z", "suspend_process", show=False),
         Binding("escape", "clear_filter", show=False),
@@ -161,6 +162,7 @@ class WatchApp(App[int]):
         """Begin to look."""
         loop = asyncio.get_running_loop()
         for number in (signal.SIGTERM, signal.SIGHUP, signal.SIGINT):
+            # A signal that was ignored at the start, as under nohup, stays ignored.
             if signal.getsignal(number) is not signal.SIG_IGN:
                 loop.add_signal_handler(number, self.exit, int(number))
         self.view.focus()

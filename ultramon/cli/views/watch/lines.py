@@ -131,6 +131,7 @@ def _kept(row: AgentRow, words: list[str], group: RowGroup) -> AgentRow | None:
     text = " ".join((*(text for text in texts if text), brief_state(row.seen))).casefold()
     if all(word in text for word in words):
         return row
+    # A session that does not fit is kept above a subagent that does.
     children = [child for one in row.children if (child := _kept(one, words, group))]
     return row._replace(children=tuple(children)) if children else None
 

@@ -117,6 +117,7 @@ class Source:
         found = {}
         for row in rows:
             record = row.seen.record
+            # A history changes with its state alone.
             mark = (record.seq, record.epoch, record.context_limit, width)
             before = self._trends.get(record.agent_id)
             if before is None or before[0] != mark:
@@ -133,6 +134,7 @@ class Source:
         records = [row.seen.record for row in rows if row.seen.record.host is not None]
         if not records:
             return {}
+        # Prices are loaded with the first session on the screen, not at the start.
         if self._costs is None:
             from ultramon.prices.price_list import open_prices
             from ultramon.recordings.live_costs import LiveCosts

@@ -54,6 +54,7 @@ def ring_text(kind: str, one: ObservedAgent, rung: str) -> str:
 
 def _ring(kind: str, crossings: list[tuple[ObservedAgent, str]]) -> None:
     """Ring once for each rung reached."""
+    # The table may be piped: the bell is for the terminal that is left.
     terminal = next((stream for stream in (sys.stdout, sys.stderr) if stream.isatty()), None)
     if terminal is not None and crossings:
         terminal.write("".join(ring_text(kind, one, rung) for one, rung in crossings))
@@ -200,6 +201,7 @@ def _terminal() -> Iterator[Callable[[float], int | None]]:
         ready, _, _ = select.select(sources, (), (), seconds)
         if woken in ready:
             for number in os.read(woken, 64):
+                # A resize only ends the wait, so that the next frame has the new size.
                 if number != signal.SIGWINCH:
                     return number
         if keyboard in ready:
@@ -212,13 +214,17 @@ def _terminal() -> Iterator[Callable[[float], int | None]]:
     with ExitStack() as undo:
         undo.callback(os.close, woken)
         undo.callback(os.close, waker)
+        # A full pipe must not block where a signal is taken.
         os.set_blocking(waker, False)
         undo.callback(signal.set_wakeup_fd, signal.set_wakeup_fd(waker))
         for number in caught:
             if signal.getsignal(number) is not signal.SIG_IGN:
+                # Only of a signal with a handler the number is written; the handler has nothing to
+                # do.
                 undo.callback(signal.signal, number, signal.signal(number, lambda *_: None))
         if keyboard is not None:
             before = termios.tcgetattr(keyboard)
             undo.callback(termios.tcsetattr, keyboard, termios.TCSADRAIN, before)
+            # Keys come without Enter, and Ctrl-C and Ctrl-Z are still signals.
             tty.setcbreak(keyboard, termios.TCSADRAIN)
         yield wait
