@@ -180,7 +180,7 @@ def test_an_agent_that_runs_unsaved_is_fenced_when_its_claim_is_released(hand_of
     """It comes back with its first state after another successor has begun, and stores nothing."""
 
     class Refusing(MemoryBackend):
-        """Takes no new agent until it is told to."""
+        """Takes no new agent until it is asked to."""
 
         refuses = False
 

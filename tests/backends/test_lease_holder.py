@@ -36,7 +36,7 @@ def changed(name, **parts):
 
 
 def test_no_two_names_are_the_same():
-    """Two holders of one process are told apart, and both live."""
+    """Two holders of one process are distinguished, and both live."""
     names = {name_holder() for _ in range(100)}
     assert len(names) == 100
     assert not any(is_gone(name) for name in names)
@@ -88,7 +88,7 @@ def test_a_host_that_does_not_tell_its_boot_and_namespace_proves_nothing(boot_id
 
 @pytest.mark.parametrize("name", ["", "fleet-1", "4711-0123456789abcdef", "a b c d e", "a  b c d"])
 def test_a_foreign_name_is_not_gone(name):
-    """Whoever calls itself otherwise keeps its lease."""
+    """A holder that calls itself otherwise keeps its lease."""
     assert not is_gone(name)
 
 

@@ -72,7 +72,7 @@ def test_what_names_no_store_is_refused_with_the_allowed_forms(monkeypatch, tmp_
 
 
 def test_a_bad_database_url_is_blamed_on_the_variable_it_came_from(monkeypatch):
-    """Nobody looks for an argument that was never given."""
+    """The error names no argument that was never given."""
     pytest.importorskip("psycopg")
     monkeypatch.setenv("ULTRAMON_BACKEND", "postgresql://a@b/c?schema=No!")
     with pytest.raises(ConfigurationError, match=r"schema=.* \(from ULTRAMON_BACKEND\) is not"):

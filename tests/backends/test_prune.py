@@ -117,7 +117,7 @@ def test_a_killed_worker_is_pruned_and_a_living_one_is_not(tmp_path):
 
 
 def test_an_owner_that_lives_after_all_starts_again(tmp_path):
-    """Whoever was silent for a month and pruned stores its state anew with its next save."""
+    """An agent that was silent for a month and pruned stores its state anew with its next save."""
     backend = LocalBackend(str(tmp_path))
     clock = FakeClock()
     monitor = create_context_monitor("a", backend=backend, clock=clock).start()

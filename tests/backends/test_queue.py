@@ -141,7 +141,7 @@ def many_writers(backend, queue, seconds):
 
 
 def test_eight_writers_share_one_file(backend, queue):
-    """They are not told that the database is locked, and every message has its number."""
+    """They get no error that the database is locked, and every message has its number."""
     many_writers(backend, queue, 4.0)
 
 

@@ -161,7 +161,7 @@ def test_a_file_of_settings_counts(project, program):
 
 @pytest.mark.parametrize("command", ["alert", "check"])
 def test_wrong_settings_are_wrong_usage(project, program, command):
-    """Told from an alert by the exit code, and named."""
+    """Distinguished from an alert by the exit code, and named."""
     fill(project, 72)
     done = program(command, ULTRAMON_ALERT_WARNING_THRESHOLD="0.9")
     assert (done.returncode, done.stdout) == (ExitCode.USAGE, "")

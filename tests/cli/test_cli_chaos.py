@@ -56,7 +56,7 @@ def test_an_orchestrator_that_hands_over_loses_nothing(tmp_path):
 
 
 def test_an_orchestrator_that_forgets_loses_work(tmp_path):
-    """Items that nobody completed are counted and named, and the exit code is 1."""
+    """Items that no agent completed are counted and named, and the exit code is 1."""
     done = chaos(tmp_path, *FAST, *orchestrator("forgetful"))
     assert done.returncode == ExitCode.FAILURE
     found = re.search(r"items planned: 12; completed: (\d); repeated: 0; lost: (\d+)", done.stdout)

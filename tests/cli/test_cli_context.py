@@ -333,7 +333,7 @@ def test_thresholds_can_be_chosen(backend, call, arguments, rungs):
 
 
 def test_success_is_claimed_only_where_it_is(backend, call):
-    """Switched off, ultramon registers nobody: it says so, and that is no error."""
+    """Switched off, ultramon registers no agent: it says so, and that is no error."""
     put(backend)
     done = call("context", "monitor", "enable", caller=AGENT, ULTRAMON_DISABLED="1")
     assert said(done) == ""

@@ -153,7 +153,7 @@ def test_events_of_an_unreadable_agent_are_found(tmp_path, lives):
     ],
 )
 def test_a_name_that_means_nobody_or_several_says_so(tmp_path, lives, name, code, words):
-    """3 for nobody, 4 for several, one line each."""
+    """3 for no agent, 4 for several, one line each."""
     done = run("events", "--agent", name, "--state-dir", tmp_path)
     assert (done.returncode, done.stdout) == (code, "")
     assert done.stderr.startswith(words)
@@ -190,7 +190,7 @@ def test_an_unreadable_journal_is_one_line(tmp_path):
 
 
 def test_reading_changes_nothing(tmp_path, backend, lives):
-    """No state is touched, nobody is subscribed, no event is added."""
+    """No state is touched, no name is subscribed, no event is added."""
 
     def content():
         with sqlite3.connect(tmp_path / "journal.sqlite3") as journal:

@@ -56,7 +56,7 @@ def said(done, code=ExitCode.OK):
 
 
 def kill(backend, message_id):
-    """Let a message die that nobody acknowledges."""
+    """Let a message die that is never acknowledged."""
     at = time.time()
     for _ in range(5):
         (message,) = backend.queue.claim("boss", now=at, limit=1)

@@ -312,7 +312,7 @@ def test_an_ended_agent_can_be_asked_for(crowd):
     ],
 )
 def test_a_name_that_means_nobody_or_several_says_so(crowd, command, name, code, words):
-    """3 for nobody, 4 for several, one line each."""
+    """3 for no agent, 4 for several, one line each."""
     done = run(command, name, "--state-dir", crowd)
     assert (done.returncode, done.stdout) == (code, "")
     assert done.stderr.startswith(f"Error: {words}")
@@ -571,7 +571,7 @@ TASKS = (
 
 @pytest.mark.parametrize("encoding", ["utf-8", "ascii"])
 def test_ten_sessions_can_be_told_apart_on_eighty_columns(tmp_path, encoding):
-    """Project and task first, the id last; columns that nobody fills take no room."""
+    """Project and task first, the id last; columns that no agent fills take no room."""
     for number, task in enumerate(TASKS):
         session_id = f"{number:08x}-1111-4222-8333-444455556666"
         facts = {"cwd": "/home/a/api-server-of-the-team", "session_id": session_id}

@@ -107,7 +107,7 @@ def test_a_session_that_an_orchestrator_named_otherwise_is_found(session, shell)
     ],
 )
 def test_what_cannot_be_done_is_said(session, shell, words, environ, code, text):
-    """One line on stderr, and nothing is left behind of an agent that nobody knows."""
+    """One line on stderr, and nothing is left behind of an agent that is not known."""
     before = session.record().to_json()
     done = shell(*words, code=code, **environ)
     assert text in done.stderr
@@ -183,7 +183,7 @@ def test_a_full_plan_takes_no_more(session, shell):
 
 
 def test_a_handoff_holds_plan_notes_and_the_way_back(session, shell, backend):
-    """A fleet offers it to a successor; the agent goes on until it stops."""
+    """A fleet offers it to a successor; the agent continues until it stops."""
     session.tool(150_000)
     update(session, "1", "pending", "completed")
     shell("task", "add", "write", "test")

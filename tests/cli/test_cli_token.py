@@ -109,7 +109,7 @@ def test_an_agent_may_for_itself_and_its_children(call, caller, agent, code, act
 
 
 def test_without_a_name_the_caller_is_meant(call, backend):
-    """A person is nobody in particular."""
+    """A person has no id."""
     token = said(call("mint", caller="boss")).strip()
     assert verify_token(token, backend=backend) == "boss"
     assert said(call("revoke", caller="boss")) == "Revoked 1 token of boss\n"

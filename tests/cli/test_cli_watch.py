@@ -115,7 +115,7 @@ def test_it_leaves_the_terminal_as_it_was(watch, key, sent, ends):
 
 @pytest.mark.skipif(shutil.which("bash") is None, reason="needs a shell with job control")
 def test_it_can_be_suspended(tmp_path):
-    """Ctrl-Z gives the shell its terminal back; in the foreground again it goes on."""
+    """Ctrl-Z gives the shell its terminal back; in the foreground again it continues."""
     store(tmp_path, "here")
     script = '"$0" watch --format table --state-dir "$1"; echo "back in the shell"; fg'
     terminal = Terminal("-mc", script, PROGRAM, tmp_path, program="bash")
@@ -223,7 +223,7 @@ sys.stdin.read()
 
 
 def test_what_cannot_be_read_is_named(watch, tmp_path):
-    """A few by name, all by number; they hide nobody."""
+    """A few by name, all by number; they hide no agent."""
     store(tmp_path, "calm")
     for number in range(5):
         (tmp_path / "subagents" / f"torn-{number}.json").write_text("{")

@@ -228,7 +228,7 @@ def test_falling_and_rising_again_is_two_crossings(make, store):
 
 
 def test_an_agent_taken_over_is_not_reported_again(make, store):
-    """A new owner goes on with the same epoch; its rungs were reported."""
+    """A new owner continues with the same epoch; its rungs were reported."""
     make("a", context_limit_tokens=1_000).report_usage(input_tokens=750)
     agent_list = AgentList(store, None, show_all=False, with_news=True)
     agent_list.refresh()

@@ -53,7 +53,7 @@ def test_it_prints_a_link_and_takes_itself_back():
 
 
 def test_a_server_without_descriptors_says_so_once_a_second():
-    """It goes on when some are free, and its log is no matter of megabytes."""
+    """It continues when some are free, and its log is no matter of megabytes."""
     command = [sys.executable, "-m", "ultramon", "web", "--port", "0", "--json"]
     limit = ["prlimit", f"--nofile={MOST_DESCRIPTORS}", *command]
     with subprocess.Popen(

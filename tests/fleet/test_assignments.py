@@ -37,7 +37,7 @@ def fleet(backend):
 
 @pytest.fixture
 def worker(fleet):
-    """Start obedient workers; whoever is left at the end of the test is killed."""
+    """Start obedient workers; those that are left at the end of the test are killed."""
     left = []
 
     def start(agent_id, mode="obey", *arguments):
@@ -199,7 +199,7 @@ def test_an_assignment_survives_the_orchestrator(backend, fleet):
 
 
 def test_an_agent_that_never_starts_is_lost_after_ten_minutes(fleet_on, clock):
-    """The orchestrator died before it started it: the work is not forgotten, and told once."""
+    """The orchestrator died before it started it: the work is not forgotten, and announced once."""
     fleet_on("default").assign("w", ["a"])
     fleet, other = fleet_on("default"), fleet_on("default", consumer="other")
     clock.advance(600)
@@ -327,7 +327,7 @@ def test_an_id_that_goes_on_in_another_run_has_one_end_in_the_first(fleet, worke
 
 
 def test_an_agent_that_was_lost_and_ends_after_all_ends_once(make, fleet_on, clock, agent_clock):
-    """A suspended agent that goes on and stops between two looks is not told twice."""
+    """A suspended agent that continues and stops between two looks is not announced twice."""
     fleet, monitor = fleet_on(), make("a", clock=agent_clock)
     clock.advance(601)
     assert names(fleet.poll()) == ["started", "handoff_ready", "lost", "ended"]

@@ -169,7 +169,7 @@ def test_a_clock_set_back_does_not_bring_anybody_back(fleet_on, store, clock):
 
 
 def test_grace_runs_out_once(make, fleet_on, clock):
-    """Told to return and not gone in its grace, an agent is expired; it goes on all the same."""
+    """Asked to return and not gone in its grace, an agent is expired; it continues all the same."""
     fleet, monitor = fleet_on(), make("a", grace_seconds=30, context_limit_tokens=1000)
     fill(monitor, 0.9)
     fleet.poll()
@@ -184,7 +184,7 @@ def test_grace_runs_out_once(make, fleet_on, clock):
 
 
 def test_a_lost_agent_does_not_expire(make, fleet_on, clock, agent_clock):
-    """Whoever vanished in its grace period ends once."""
+    """An agent that vanished in its grace period ends once."""
     fleet, monitor = fleet_on(), make("a", clock=agent_clock, grace_seconds=900)
     fill(monitor, 0.9)
     clock.advance(601)
@@ -256,7 +256,7 @@ def test_a_request_expires_at_its_deadline_whatever_the_level(make, fleet_on, cl
 
 
 def test_the_deadline_of_a_request_survives_the_orchestrator(make, fleet_on, clock):
-    """It stands in the journal: whoever comes next knows it."""
+    """It stands in the journal: the next fleet knows it."""
     monitor = make("a")
     fleet_on(consumer="gone").request_return("a", deadline_seconds=10)
     clock.advance(11)

@@ -40,7 +40,7 @@ def fleet(backend):
 
 @pytest.fixture
 def worker(fleet):
-    """Start obedient workers; whoever is left at the end of the test is killed."""
+    """Start obedient workers; those that are left at the end of the test are killed."""
     left = []
 
     def start(agent_id, mode="obey", *arguments, **options):
@@ -282,7 +282,7 @@ def test_an_agent_killed_before_its_end_was_stored_ends_once(fleet, backend):
 
 
 def test_the_handoff_of_a_killed_worker_is_rebuilt_from_its_plan(fleet, worker):
-    """Done, half done and left, as last saved; a successor goes on from there."""
+    """Done, half done and left, as last saved; a successor continues from there."""
     process = worker("w")
     fleet.attach("w", process)
     for line in ("start", "plan a b c d", "begin a", "done a", "begin b", "update_heartbeat"):
@@ -327,7 +327,7 @@ def test_a_suspended_process_is_stale_and_recovers_when_it_goes_on(backend, work
 
 
 def test_of_many_processes_one_gets_the_handoff(fleet, worker, backend, tmp_path):
-    """Whoever claims first has it; all others learn who that is."""
+    """The first to claim has it; all others learn who that is."""
     with create_context_monitor("a", run="audit", backend=backend) as monitor:
         handoff = monitor.hand_off()
     path = tmp_path / "handoff.json"

@@ -100,7 +100,7 @@ def loop(directory: str) -> None:
 
 
 def once(directory: str, with_event: str) -> None:
-    """Write sequence number 1; when told, write 2 between two calls of getppid; say the outcome."""
+    """Write sequence number 1; when asked, 2 between two calls of getppid; say the outcome."""
     backend = LocalBackend(directory)
     record = start(backend)
     record.seq = 1
@@ -119,7 +119,7 @@ def once(directory: str, with_event: str) -> None:
 
 
 def live(directory: str, lives: str) -> None:
-    """Start when told, between two calls of getppid, then work, hand off and end; say the log.
+    """Start when asked, between two calls of getppid, then work, hand off and end; say the log.
 
     With two lives the agent has ended once before it starts.
     """
@@ -191,7 +191,7 @@ def own(store: str, takeover: str) -> None:
 
 
 def append(directory: str, agent_id: str, count: str) -> None:
-    """Append events, three to a transaction, when told to begin."""
+    """Append events, three to a transaction, when asked to begin."""
     journal = Journal(directory)
     sys.stdin.readline()
     for first in range(0, int(count), 3):
@@ -208,7 +208,7 @@ def append_once(directory: str, timeout_seconds: str) -> None:
 
 
 def claim(directory: str, successor_id: str, count: str) -> None:
-    """Claim many handoffs when told to begin; say who holds each."""
+    """Claim many handoffs when asked to begin; say who holds each."""
     backend = LocalBackend(directory)
     sys.stdin.readline()
     say([backend.claim_handoff(f"h{n}", "pred", successor_id, now=NOW) for n in range(int(count))])

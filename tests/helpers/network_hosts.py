@@ -51,7 +51,7 @@ class Host:
         self._run("link", "set", self._cable, "down")
 
     def blackhole(self) -> None:
-        """Let nothing be answered any more that this host sends, and nobody be told."""
+        """Let nothing be answered any more that this host sends, without an error to it."""
         self._run("addr", "del", f"{self.outside}/30", "dev", self._cable)
 
     def connect(self) -> None:

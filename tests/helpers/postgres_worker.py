@@ -27,7 +27,7 @@ def run_worker(url, mode, *arguments, state, script=__file__, **options):
 
 
 def append(url: str, name: str, count: str) -> None:
-    """Append events when told to begin, each in a transaction that takes its time to commit."""
+    """Append events when asked to begin, each in a transaction that takes its time to commit."""
     backend = open_backend(url)
     chance = random.Random(name)
     backend.change_mark()
@@ -92,7 +92,7 @@ def load(url: str, name: str) -> None:
 
 
 def crash(url: str) -> None:
-    """Start an agent; when told, and the database is away, end it and another one; then wait."""
+    """Start an agent; when asked, and the database is away, end it and another one; then wait."""
     from ultramon import ContextConfig, create_context_monitor
     from ultramon.testing import fill
 
@@ -118,7 +118,7 @@ def crash(url: str) -> None:
 
 
 def brief(url: str, agent_id: str, is_early: str) -> None:
-    """Be an agent that starts now or when told, then completes two tasks, stops and exits."""
+    """Be an agent that starts now or when asked, then completes two tasks, stops and exits."""
     from ultramon import ContextConfig, create_context_monitor
 
     config = ContextConfig(store_timeout_seconds=0.2)
@@ -136,7 +136,7 @@ def brief(url: str, agent_id: str, is_early: str) -> None:
 
 
 def doubt(url: str, agent_id: str) -> None:
-    """Start an agent when told, end it while the database is away, and wait."""
+    """Start an agent when asked, end it while the database is away, and wait."""
     from ultramon import ContextConfig, create_context_monitor
 
     backend = open_backend(url)

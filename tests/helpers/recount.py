@@ -1,4 +1,4 @@
-"""Counts what recorded transcripts cost in tokens anew: plain JSON over lines, nothing of ours.
+"""Counts what recorded transcripts cost in tokens anew: plain JSON over lines, without ultramon.
 
 Each function takes the lines of one agent's file and returns input outside of caches, cache reads,
 cache writes for the usual time and for one hour, and output, by model.

@@ -72,12 +72,12 @@ class RelayedProject:
         return self.start(mode, *given, **environ)
 
     def resume(self, *arguments, run="job", mode=None, **environ):
-        """Start a relay that goes on."""
+        """Start a relay that continues."""
         return self.start(mode, "--resume", run, *arguments, **environ)
 
 
 def finish(process, seconds=60):
-    """Return exit code, result and what was told; the result is None where there is none."""
+    """Return exit code, result and stderr; the result is None where there is none."""
     output, told = process.communicate(timeout=seconds)
     return process.returncode, json.loads(output) if output else None, told
 

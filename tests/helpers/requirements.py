@@ -32,7 +32,7 @@ def require_tool(name: str) -> str:
 
 
 def require_root() -> None:
-    """Go on only as root: root may become somebody else and plant what others own."""
+    """Continue only as root: root may become somebody else and plant what others own."""
     if os.geteuid() != 0:
         missing("needs root")
 
@@ -90,7 +90,7 @@ def as_nobody() -> list[str]:
 
 
 def require_python_as_nobody() -> None:
-    """Go on only where an unprivileged user can run this interpreter, as none below root's home."""
+    """Require that an unprivileged user can run this interpreter, as none can below root's home."""
     command = [*as_nobody(), sys.executable, "-c", ""]
     if subprocess.run(command, cwd="/", capture_output=True, check=False).returncode:
         missing(f"an unprivileged user cannot run {sys.executable}")

@@ -273,7 +273,7 @@ def afar():
 
 
 def become(kind, lock):
-    """Go on when the test says so, be suspended, or be killed; a tool that is left has the lock."""
+    """Continue when the test says so, be suspended or killed; a tool that is left has the lock."""
     if kind in ("leaves", "escapes"):
         subprocess.Popen(
             ["tail", "-f", "/dev/null"],

@@ -221,7 +221,7 @@ def lost(tmp_path):
 
 
 def test_a_session_whose_process_lives_is_never_ended(tmp_path):
-    """An interactive session goes on after a request that was too large."""
+    """An interactive session continues after a request that was too large."""
     client = codex(tmp_path)
     client.session.started_as = None  # this process is the client
     client.begin()

@@ -1,4 +1,4 @@
-"""A subagent that ran out of room, failed or was stopped: its launcher is told why, once."""
+"""A subagent that ran out of room, failed or was stopped: its launcher is notified why, once."""
 
 from __future__ import annotations
 

@@ -167,7 +167,7 @@ def test_a_refusal_that_names_a_maximum_is_the_window(session):
 )
 @pytest.mark.parametrize("is_notified", [False, True], ids=["headless", "told elsewhere"])
 def test_the_environment_can_make_the_window_smaller(session, environ, window, is_notified):
-    """Also where a status line told another one, in another environment."""
+    """Also where a status line stated another one, in another environment."""
     if is_notified:
         learn(session, claude_sonnet_5=1_000_000)
     for _ in range(2):
@@ -280,7 +280,7 @@ def test_the_nearer_layer_wins_and_the_environment_over_all(session):
 
 
 def test_another_configuration_directory_is_followed(session):
-    """The client can be told to keep its settings elsewhere."""
+    """The client can be set to keep its settings elsewhere."""
     elsewhere = session.path / "elsewhere"
     settle(elsewhere / "settings.json", autoCompactWindow=100_000)
     session.tool(10_000, env={"CLAUDE_CONFIG_DIR": str(elsewhere)})

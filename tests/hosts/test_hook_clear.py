@@ -1,4 +1,4 @@
-"""After `/clear` the client goes on in the same process under a new session id."""
+"""After `/clear` the client continues in the same process under a new session id."""
 
 import os
 import subprocess
@@ -41,7 +41,7 @@ def backend(old):
 
 
 def clear(old, order="before", new_id="new", **environ):
-    """Clear a session as the client does; return the one that goes on."""
+    """Clear a session as the client does; return the one that continues."""
     new = HookedSession(old.path, new_id, **environ)
     if order == "before":
         old.call("SessionEnd", reason="clear")
@@ -75,7 +75,7 @@ def test_a_clear_cancels_what_is_no_longer_true_and_deafens_nobody(old, backend,
 
 @pytest.mark.parametrize("order", ORDERS)
 def test_the_parent_learns_of_the_clear_once_with_the_new_id(old, backend, order):
-    """It is never told that the session completed."""
+    """It is never notified that the session completed."""
     clear(old, order)
     texts = [one.text for one in queue_of(backend).claim("boss", now=time.time())]
     assert texts == [

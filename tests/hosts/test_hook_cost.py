@@ -91,7 +91,7 @@ def test_where_returns_are_enforced_a_call_loads_more_only_at_that_level(session
 
 
 def test_a_task_call_loads_no_database(session):
-    """A task is stored with the reading: nobody is sent anything."""
+    """A task is stored with the reading: no agent is sent anything."""
     session.freeze()
     session.tool(tokens_at(60))
     task = {"id": "1", "subject": "read", "status": "pending"}
@@ -116,7 +116,7 @@ def test_a_call_near_a_rung_loads_no_database(session):
 
 
 def test_a_crossing_loads_the_database_and_no_third_party(session):
-    """What others are told is stored durably; that is rare, and paid for then."""
+    """What others are sent is stored durably; that is rare, and paid for then."""
     session.freeze()
     session.tool(tokens_at(50))
     session.reply(tokens_at(30), "toolu_a")
@@ -142,7 +142,7 @@ def test_a_notice_loads_the_database_once_and_no_third_party(session):
 
 
 def test_a_call_sees_no_flag_by_one_system_call(session, tmp_path):
-    """That is all that an agent pays to whom nobody has sent anything."""
+    """That is all that an agent pays which was sent nothing."""
     session.freeze()
     session.tool(tokens_at(90))
     session.reply(tokens_at(90), "toolu_a")

@@ -1,4 +1,4 @@
-"""An agent that is asked to return and goes on is ended, where that was chosen and is certain."""
+"""An agent that is asked to return and continues is ended, where that was chosen and is certain."""
 
 from __future__ import annotations
 
@@ -127,7 +127,7 @@ def test_a_session_that_goes_on_is_ended_with_its_handoff_and_a_checkpoint(sessi
 
 
 def test_the_agent_is_told_the_rule_before_it_is_applied(session):
-    """With the first request only, and not where nobody would be ended."""
+    """With the first request only, and not where no agent would be ended."""
     assert RULE in session.tool(FULL).text
     later = [one.text for one in go_on(session, replies=REPLIES_TO_RETURN - 1)]
     assert not any(RULE in one for one in later)
@@ -219,7 +219,7 @@ def failing(session):
      ended_before, failing],
 )  # fmt: skip
 def test_where_one_condition_does_not_hold_it_goes_on(session, spoil):
-    """Each alone keeps it from being ended, however often it goes on."""
+    """Each alone keeps it from being ended, however often it continues."""
     ask(session)
     spoil(session)
     assert not any(stopped(one) for one in go_on(session, replies=REPLIES_TO_RETURN + 3))
@@ -245,7 +245,7 @@ def test_a_reading_of_two_minutes_ago_ends_nobody(session, age_seconds, expected
 
 @pytest.mark.parametrize("event", ["PreToolUse", "SessionEnd"])
 def test_what_happens_while_git_works_is_seen(session, tmp_path, event):
-    """Another call has begun, or the session is over: nobody is ended, and nobody counted."""
+    """Another call has begun, or the session is over: no agent is ended, and none counted."""
     payload = tmp_path / "payload"
     payload.write_text(json.dumps(session.payload(event, tool_use_id="toolu_z", reason="other")))
     program = tmp_path / "bin" / "git"
@@ -285,7 +285,7 @@ def test_a_limit_that_the_host_or_the_provider_states_is_sure_enough(session, so
 
 
 def test_what_the_host_takes_for_an_unknown_model_is_not_sure_enough(session):
-    """It is labelled as the host's and was stated by nobody."""
+    """It is labelled as the host's, which never stated it."""
     session.freeze(enforce="critical")
     session.reply(800_000, "toolu_first", model="nobody-knows")
     session.call("PostToolUse", tool_use_id="toolu_first", tool_name="Read")
@@ -407,7 +407,7 @@ def test_a_chain_is_ended_once(session):
 
 
 def test_an_end_that_no_client_has_heard_of_is_made_again(session):
-    """The hook was killed between the state and its answer: the agent went on."""
+    """The hook was killed between the state and its answer: the agent continued."""
     assert stopped(go_on(ask(session))[-1])
     found = session.memory()["enforced"]
     change(session, enforced=found | {"printer": [os.getpid(), "another start"]})
@@ -418,7 +418,7 @@ def test_an_end_that_no_client_has_heard_of_is_made_again(session):
 
 
 def test_after_three_in_an_hour_it_switches_itself_off_and_says_so(session):
-    """The user is told, once; it stays off until it is installed again."""
+    """The user is notified, once; it stays off until it is installed again."""
     ends = [[time.time() - age, f"agent-{age}"] for age in (60, 120, WINDOW_SECONDS + 60)]
     ledger = session.state / "claude-code.enforced.json"
     ledger.write_text(json.dumps({"ends": ends}))
@@ -498,7 +498,7 @@ def test_a_dry_run_notes_what_it_would_have_ended_and_ends_nothing(session, repo
 
 
 def test_what_cannot_be_stored_ends_nobody(session):
-    """The disk is full, between the reading and the handoff: the agent is warned and goes on."""
+    """The disk is full, between the reading and the handoff: the agent is warned and continues."""
     ask(session)
     go_on(session, replies=REPLIES_TO_RETURN - 1)
     session.reply(FULL + 9, "toolu_last")

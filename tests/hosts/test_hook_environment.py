@@ -88,7 +88,7 @@ def test_a_directory_of_somebody_else_is_not_used(session):
 
 
 def test_a_directory_that_cannot_be_written_loses_nothing_that_is_there(session):
-    """The old state stays, and the next call that can be stored goes on from it."""
+    """The old state stays, and the next call that can be stored continues from it."""
     session.tool(tokens_at(60))
     before = {path: path.read_bytes() for path in session.state.rglob("*.json")}
     with read_only(session.state):
@@ -112,7 +112,7 @@ def test_an_ordinary_user_without_permission(session):
 
 
 def test_a_full_disk_loses_nothing_that_is_there(session):
-    """Old state and journal are intact; with space again it goes on."""
+    """Old state and journal are intact; with space again it continues."""
     require_root_mount(session.state)
     try:
         session.state.chmod(0o700)
@@ -142,7 +142,7 @@ def test_a_full_disk_loses_nothing_that_is_there(session):
              "claude-code.json", "claude-code.windows.json", "subagents"],
 )  # fmt: skip
 def test_what_is_planted_is_neither_read_nor_written(session, name, kind):
-    """The victim of a link is unchanged, a pipe is not waited for, and the client goes on."""
+    """The victim of a link is unchanged, a pipe is not waited for, and the client continues."""
     victim, path = session.path / "victim", session.state / name
     victim.write_text("precious")
     path.parent.mkdir(mode=0o700, exist_ok=True)
@@ -156,7 +156,7 @@ def test_what_is_planted_is_neither_read_nor_written(session, name, kind):
 
 @pytest.mark.parametrize("data", [b"", b"{", b"\0" * 100, b'{"schema":1}', b"x" * (2 << 20)])
 def test_a_corrupt_state_is_set_aside_and_begun_anew(session, data):
-    """The evidence is kept, the failure told, and the events of the new state count as new."""
+    """The evidence is kept, the failure logged, and the events of the new state count as new."""
     assert session.tool(tokens_at(30)).text
     path = session.state / "subagents" / "session.json"
     path.write_bytes(data)

@@ -166,7 +166,7 @@ def test_a_subagent_is_called_after_its_task_whichever_event_comes_first(tmp_pat
     ("kind", "phase"), [("permission_prompt", "waiting"), ("auth_success", "in_tool")]
 )
 def test_only_a_notification_that_asks_for_something_is_waiting(tmp_path, kind, phase):
-    """A tool may send one, too, and goes on running."""
+    """A tool may send one, too, and still runs."""
     session = HookedSession(tmp_path)
     session.call("PreToolUse", tool_name="Bash", tool_use_id="toolu_1")
     session.call("Notification", message="…", notification_type=kind)

@@ -85,7 +85,7 @@ def test_each_mode_has_its_moment(tmp_path, entrypoint, event, modes):
     ],
 )
 def test_no_other_moment_tells_anything(session, backend, event, fields):
-    """At Stop the client would go on and on, around a compaction it would be dropped."""
+    """At Stop the client would continue for ever, around a compaction it would be dropped."""
     for mode in DELIVERIES:
         notify(backend, delivery=mode)
     assert session.call(event, **fields).stdout == b""
@@ -153,7 +153,7 @@ def test_a_subagent_is_told_what_is_its_own(session, backend):
 
 
 def test_a_session_is_told_that_its_subagent_was_compacted(session):
-    """Nobody registered it; the session is its parent, and knows it by the client's own id."""
+    """No agent registered it; the session is its parent, and knows it by the client's own id."""
     session.tool(tokens_at(60), agent="a1")
     session.call("PreCompact", "a1", trigger="auto")
     assert any_call(session).text == ""

@@ -1,4 +1,4 @@
-"""What the real client told its hooks, replayed in its order through the real hook process."""
+"""What the real client sent its hooks, replayed in its order through the real hook process."""
 
 import json
 import time
@@ -175,7 +175,7 @@ def test_a_session_that_is_compacted_twice(tmp_path):
 
 
 def test_a_session_with_a_subagent_on_a_terminal(tmp_path):
-    """r6: parent and subagent are told apart, a manual compaction and /clear are seen."""
+    """r6: parent and subagent are distinguished, a manual compaction and /clear are seen."""
     replay = Replay(tmp_path, "r6", ["3af70d39_main", "7d20f82f_main", "subagent"])
     session, agent = replay.session, "af6998b0130708aa9"
     replay.to(8)
@@ -242,7 +242,7 @@ def test_a_compaction_is_one_epoch_however_it_is_told(tmp_path, told_by):
 
 
 def test_what_the_last_compaction_did_not_tell_is_not_waited_for(tmp_path):
-    """One told by its first event only, the next by its second only: two epochs."""
+    """One known by its first event only, the next by its second only: two epochs."""
     session = HookedSession(tmp_path)
     session.tool(100_000)
     for event in ("SessionStart", "PostCompact", "SessionStart"):
@@ -331,7 +331,7 @@ def test_a_resumed_session_goes_on(tmp_path):
 @pytest.mark.parametrize("event", ["UserPromptSubmit", "PreToolUse", "PostToolUse"])
 @pytest.mark.parametrize("agent", [None, "sub"])
 def test_who_works_after_its_end_is_alive(tmp_path, event, agent):
-    """Another hook may make a subagent go on, and the start of a session may not be told."""
+    """Another hook may make a subagent continue, and the start of a session may not be reported."""
     session = HookedSession(tmp_path)
     session.tool(50_000, agent)
     session.call("SubagentStop" if agent else "SessionEnd", agent, reason="other")

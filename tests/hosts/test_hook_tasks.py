@@ -64,7 +64,7 @@ def test_a_recorded_session_works_through_its_list(tmp_path):
 
 
 def test_a_session_that_is_killed_leaves_what_is_done_begun_and_left(session):
-    """Every call is stored before the client goes on: a fleet rebuilds the handoff from it."""
+    """Every call is stored before the client continues: a fleet rebuilds the handoff from it."""
     with subprocess.Popen(["sleep", "600"]) as client:
         session.environ["CLAUDE_PID"] = str(client.pid)
         session.call("SessionStart", source="startup")
@@ -119,7 +119,7 @@ def test_a_plan_outlives_compaction_and_resume(session):
 
 
 def test_hooks_that_come_late_learn_the_list(session):
-    """A task whose creation nobody reported is named after its id until the client lists it."""
+    """A task whose creation was not reported is named after its id until the client lists it."""
     update(session, "7", "pending", "in_progress")
     assert shown(session.record()) == ("0/1", "task 7")
     listed(session, ("6", "read", "completed"), ("7", "write", "in_progress"))

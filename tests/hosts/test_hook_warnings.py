@@ -34,7 +34,7 @@ def session(tmp_path):
 def test_the_rungs_lie_at_35_and_25_percent_remaining(session, remaining, level):
     """Decided on the rounded percent as the client shows it: 35.9 left is not 35, 35.4 is.
 
-    Beyond the limit the window is wrong, so that nothing is known and nobody warned.
+    Beyond the limit the window is wrong, so that nothing is known and no agent warned.
     """
     tokens = tokens_at(remaining)
     answer = session.tool(tokens)
@@ -144,7 +144,7 @@ def test_events_that_take_a_text_name_themselves_in_it(session, event):
     ],
 )  # fmt: skip
 def test_no_other_event_is_answered(session, event, remaining):
-    """On Stop the agent would go on and on; unknown, missing and impossible names say nothing."""
+    """On Stop the agent would continue for ever; unknown, missing and wrong names say nothing."""
     session.reply(tokens_at(remaining), "toolu_a")
     answer = session.call("", hook_event_name=event, tool_use_id="toolu_a")
     assert answer.stdout == b""

@@ -165,7 +165,7 @@ def test_without_the_choice_nobody_is_ended(tmp_path, make, choices):
 
 
 def test_a_session_on_a_terminal_waits_after_its_end(tmp_path):
-    """Told to go on it is not ended again, and it ends as it ends."""
+    """Asked to continue it is not ended again, and it ends as it ends."""
     player = QwenPlayer(tmp_path, CHOICES, "qwen")
     _, answers = player.go_on(1 + REPLIES_TO_RETURN)
     assert is_end(answers[-1])
@@ -213,7 +213,7 @@ def test_where_several_subagents_of_gemini_run_none_is_ended(tmp_path):
 
 
 def test_what_gemini_asks_by_itself_after_the_end_is_ended_too(tmp_path):
-    """On a terminal it would go on; a person's prompt is answered, and none of its own is kept."""
+    """On a terminal it would continue; a person's prompt is answered, none of its own is kept."""
     player = GeminiPlayer(tmp_path, CHOICES)
 
     def ask(prompt):

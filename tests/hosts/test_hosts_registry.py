@@ -150,7 +150,7 @@ BROKEN = {
 
 @pytest.mark.parametrize(("code", "problem"), BROKEN.values(), ids=BROKEN.keys())
 def test_a_host_that_cannot_be_used_breaks_nothing(acme, code, problem):
-    """The doctor names its distribution; others go on."""
+    """The doctor names its distribution; others continue."""
     acme.distribute("rotten-tools", "rotten", code, "rotten = rotten:HOST")
     (line,) = [line for line in acme.run("doctor").stdout.splitlines() if "rotten" in line]
     assert line.startswith("warning  hosts: rotten of rotten-tools ")

@@ -87,7 +87,7 @@ def test_a_start_after_the_end_of_its_turn_changes_nothing(session, event):
 
 
 def test_a_start_after_the_end_of_its_subagent_does_not_begin_it_again(session):
-    """It has ended, and its parent was told so."""
+    """It has ended, and its parent was notified."""
     session.call("SubagentStart", agent="a1")
     session.tool(tokens_at(80), agent="a1")
     late = stopped_start(session, "toolu_x", agent="a1")
@@ -150,7 +150,7 @@ CALLS = st.lists(
 def script(kinds):
     """What a client reports, in order: a call ends after it began, a turn ends with no call left.
 
-    One that still runs then was denied, and has no end. A session that goes on does so by a prompt.
+    One that still runs then was denied, and has no end. A session continues by a prompt.
     """
     begun, number, before = [], itertools.count(), "SessionEnd"
     for kind, is_first in kinds:

@@ -234,7 +234,7 @@ def test_a_rollout_names_the_version_that_began_it(tmp_path):
 
 
 def test_the_last_line_names_the_version_of_claude_code_and_qwen_code(tmp_path):
-    """Another version may go on with a session; a line that is cut names none."""
+    """Another version may continue a session; a line that is cut names none."""
     path = tmp_path / "session.jsonl"
     path.write_text('{"version": "1"}\n{"version": "2"}\n{"a": {"version": "3"}}\n{"version": "4')
     for host in (CLAUDE_CODE, QWEN):

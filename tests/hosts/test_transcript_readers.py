@@ -48,7 +48,7 @@ def planted(root, *names):
 
 
 def test_the_transcripts_of_claude_code_are_below_its_projects(tmp_path):
-    """Sessions and subagents, in whatever directory the client was told to use."""
+    """Sessions and subagents, in whatever directory the client was set to use."""
     names = ["projects/-a/s1.jsonl", "projects/-a/s1/subagents/agent-x.jsonl"]
     planted(tmp_path, *names, "projects/-a/s1/subagents/agent-x.meta.json", "history.jsonl")
     planted(tmp_path, "moved/s2.jsonl")

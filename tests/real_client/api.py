@@ -1,6 +1,6 @@
 """A stand-in for the Messages API on 127.0.0.1: plays a script and keeps every request.
 
-Every conversation is played from its own list of steps. It is told by the first ``[[name]]`` in
+Every conversation is played from its own list of steps. It is known by the first ``[[name]]`` in
 its user messages, so a test puts ``[[main]]`` into the prompt and another name into the prompt of
 a subagent.
 """
@@ -165,7 +165,7 @@ class Api:
             `seen`. The hooks of all tools before that request have ended by then.
 
     Attributes:
-        has_written: Told the id of a tool call, says whether the client has it in its transcript.
+        has_written: Given the id of a tool call, says whether the client has it in its transcript.
             No model answers before that, so neither does this one.
     """
 
@@ -199,7 +199,7 @@ class Api:
             self._afterwards[conversation] = step
 
     def left(self) -> dict[str, list[Step]]:
-        """Return the steps that nobody has asked for."""
+        """Return the steps that were not asked for."""
         with self._changed:
             return {name: list(steps) for name, steps in self._steps.items() if steps}
 

@@ -33,7 +33,7 @@ def api(states):
 
 @pytest.fixture
 def client(tmp_path, api):
-    """A client that nobody has installed anything into."""
+    """A client without any installation."""
     with one_at_a_time():
         yield Client(tmp_path, api)
 

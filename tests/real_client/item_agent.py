@@ -166,7 +166,7 @@ class ItemAgent(Api):
     the prompt asks for it.
     An item takes two replies: read its source, write its note; it is marked as completed in the
     same reply in which the next one is begun. After a compaction the model asks for the task list.
-    When it is told to hand over, it finishes the item in hand and ends its turn.
+    When it is asked to hand over, it finishes the item in hand and ends its turn.
 
     Args:
         transcripts: The client's configuration directory.

@@ -58,7 +58,7 @@ class RelayedProject:
         return self._start(*arguments, *given, **environ)
 
     def resume(self, *arguments):
-        """Start a relay that goes on, with what it was begun with."""
+        """Start a relay that continues, with what it was begun with."""
         return self._start("--resume", RUN, *arguments, "--json")
 
     def _start(self, *arguments, **environ):
@@ -82,7 +82,7 @@ class RelayedProject:
 
 
 def finish(process, seconds=100):
-    """Return exit code, result and what was told; the result is None where there is none."""
+    """Return exit code, result and stderr; the result is None where there is none."""
     try:
         output, told = process.communicate(timeout=seconds)
     except subprocess.TimeoutExpired:

@@ -81,7 +81,7 @@ def test_the_next_request_says_how_a_subagent_ended(
 
 
 def test_a_subagent_that_its_launcher_stopped_has_ended(installed, api, states):
-    """The client sends no event of its own; the conversation is told what was reached."""
+    """The client sends no event of its own; the conversation is given what was reached."""
     gates = [threading.Event() for _ in range(2)]
     api.play(launch(20_000, in_background=True), bash(21_000, "echo a", gate=gates[0]))
     api.play(

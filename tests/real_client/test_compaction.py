@@ -1,4 +1,4 @@
-"""A compaction starts a new epoch, whoever asked for it, and the next filling is told anew."""
+"""A compaction starts a new epoch, whatever asked for it; the next filling is reported anew."""
 
 import json
 
@@ -56,7 +56,7 @@ def test_a_compaction_starts_an_epoch_that_is_told_anew(installed, api):
 
 
 def test_a_compaction_after_a_refusal_starts_an_epoch(installed, api):
-    """The API says that the prompt is too long, the client compacts and goes on."""
+    """The API says that the prompt is too long, the client compacts and continues."""
     api.play(
         bash(20_000, "echo 1"),
         bash(100_000, "echo 2"),
@@ -82,7 +82,7 @@ def test_a_compaction_after_a_refusal_starts_an_epoch(installed, api):
 def test_without_compaction_a_full_session_fails_after_it_was_warned(
     client, installed, api, states, way
 ):
-    """The limit is where the client refuses; subagents fail there, too, whoever ends first."""
+    """The limit is where the client refuses; subagents fail there, too, whichever ends first."""
     if way == "menu":
         answers = client.configuration / ".claude.json"
         chosen = json.loads(answers.read_text()) | {"autoCompactEnabled": False}

@@ -29,7 +29,7 @@ def enforcing(install):
 
 
 def going_on():
-    """It fills its window, is told, and goes on as long as it may."""
+    """It fills its window, is warned, and continues as long as it may."""
     return [bash(FULL + number, f"echo {number}") for number in range(REPLIES_TO_RETURN)]
 
 
@@ -98,7 +98,7 @@ def test_a_session_and_a_subagent_that_return_are_left_alone(enforcing, api, sta
 def test_a_turn_that_was_ended_on_a_terminal_leaves_the_session_to_the_person(
     enforcing, api, states
 ):
-    """It shows why and waits; told to go on, it does, and is not ended again."""
+    """It shows why and waits; asked to continue, it does, and is not ended again."""
     require_tool("tmux")
     api.play(*going_on(), bash(FULL + 9, "echo last"))
     with enforcing.terminal() as terminal:

@@ -79,7 +79,7 @@ def test_one_project_only(client, install, states, api, monkeypatch):
 
 
 def test_a_handoff_note_is_in_the_instructions_of_a_compaction(install, api):
-    """What the user wants kept over a compaction is told to whoever writes the summary."""
+    """What the user wants kept over a compaction is given to the model that writes the summary."""
     wish = "Keep the list of files that are half done."
     client = install("--handoff-note", wish)
     api.play(bash(20_000, "echo 1"), bash(70_000, "echo 2"), Reply(15_000, "Done."))

@@ -1,4 +1,4 @@
-"""A session that is told about another agent hears of it by its own next hook."""
+"""A session that is notified about another agent is so by its own next hook."""
 
 import json
 import threading
@@ -41,7 +41,7 @@ def child_of(session_id, name, backend):
 
 
 def entrypoint_of(record):
-    """What the client told its hooks of how it runs."""
+    """What the client sent its hooks about how it runs."""
     return record.extra["claudeCode"]["environment"]["CLAUDE_CODE_ENTRYPOINT"]
 
 
@@ -141,7 +141,7 @@ def test_on_a_terminal_what_is_urgent_comes_at_once_and_the_rest_with_a_prompt(
 
 
 def test_a_session_hears_that_its_subagent_was_compacted(installed, api, states):
-    """With nobody registered, at the session's next moment; the subagent hears nothing."""
+    """Without a registration, at the session's next moment; the subagent hears nothing."""
     gate = threading.Event()
     api.play(agent(44_000, "scout"), bash(45_000, "echo 1", gate=gate), Reply(46_000, "Done."))
     api.whenever(Reply(46_500, "Fine."))

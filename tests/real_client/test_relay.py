@@ -78,7 +78,7 @@ def relay(client, states, tmp_path):
 def test_hooks_of_the_run_and_of_the_user_work_and_an_installation_stands_down(
     install, relay, states, api, monkeypatch
 ):
-    """The agent is told once, by the relay; nothing of the user's settings has changed."""
+    """The agent is asked once, by the relay; nothing of the user's settings has changed."""
     answer = {"hookEventName": "PostToolUse", "additionalContext": "somebody else was here"}
     says = f"echo {shlex.quote(json.dumps({'hookSpecificOutput': answer}))}"
     client = relay.client

@@ -1,4 +1,4 @@
-"""One job across real clients: where one meets its usage limit, another goes on."""
+"""One job across real clients: where one meets its usage limit, another continues."""
 
 import json
 import os

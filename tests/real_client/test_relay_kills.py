@@ -65,7 +65,7 @@ class KilledRelay:
         return self._start(GOAL, "--run", "job", *given, extra=("--", *self._given))
 
     def resume(self):
-        """Start a relay that goes on by itself."""
+        """Start a relay that continues by itself."""
         return self._start("--resume", "job")
 
     def _start(self, *arguments, extra=()):
@@ -149,7 +149,7 @@ def carry(killed, seed):
     [1, *(pytest.param(seed, marks=pytest.mark.exhaustive) for seed in (0, *range(2, 40)))],
 )
 def test_a_run_that_is_killed_needs_nobody(tmp_path, record_property, agent, seed):
-    """Started again after its own kills, it goes on after those of its client, to the end."""
+    """Started again after its own kills, it continues after those of its client, to the end."""
     with one_at_a_time() if agent == "claude" else nullcontext():
         killed = KilledRelay(tmp_path, agent)
         try:

@@ -36,7 +36,7 @@ def project(client, tmp_path):
 
 
 def test_a_job_is_carried_into_a_second_context(project, api, states):
-    """It is told to hand over; the second one has goal, rules, what is left, and the notes."""
+    """It is asked to hand over; the second one has goal, rules, what is left, and the notes."""
     api.play(
         create(20_000, "a", "b b", "c", "d"),
         touch(21_000, "a", "b b"),
@@ -121,7 +121,7 @@ def test_a_plan_of_the_agents_own_is_carried_on(project, api):
 
 
 def test_without_a_plan_a_normal_end_is_the_end(project, api):
-    """Nobody checks, and the result says so."""
+    """No command checks, and the result says so."""
     api.play(touch(20_000, "a"), Reply(21_000, "Done."))
     code, result, _ = project.run(GOAL, "--run", RUN)
     assert (code, result["tasks"], len(result["contexts"])) == (0, {}, 1)
@@ -152,7 +152,7 @@ def test_the_words_of_a_provider_end_a_run(project, api):
 
 
 def test_a_rate_limit_pauses_a_run(project, api):
-    """The same session goes on; no context died, and nothing was repeated."""
+    """The same session continues; no context died, and nothing was repeated."""
     api.play(create(20_000, "a"), touch(21_000, "a"))
     api.whenever(Refusal("Slower.", 429, "rate_limit_error", (("retry-after", "1"),)))
     told = []
@@ -178,7 +178,7 @@ def test_a_rate_limit_pauses_a_run(project, api):
 
 
 def test_a_relay_and_its_client_that_are_killed_lose_nothing(project, api):
-    """Killed in the middle of an item; the next relay goes on with what is left."""
+    """Killed in the middle of an item; the next relay continues with what is left."""
     gate = threading.Event()
     api.play(
         create(20_000, "a", "b"),
@@ -250,7 +250,7 @@ def test_an_interrupt_asks_the_session_to_hand_over(project, api, states):
 
 
 def test_a_comparison_runs_the_same_job_without_relay(project, api, states):
-    """In a worktree of its own, counted alike; nobody tells that session of its context."""
+    """In a worktree of its own, counted alike; that session is not warned of its context."""
     for _ in range(2):
         api.play(
             create(20_000, "a"),
@@ -318,7 +318,7 @@ def test_the_shell_of_a_context_speaks_of_the_same_agent(project, api, states):
 
 
 def test_a_context_that_does_not_return_is_ended(project, api):
-    """Beyond the critical rung it has its grace; what it did counts, and the next goes on."""
+    """Beyond the critical rung it has its grace; what it did counts, and the next continues."""
     gate = threading.Event()
     api.play(
         create(20_000, "a", "b"),
@@ -339,7 +339,7 @@ def test_a_context_that_does_not_return_is_ended(project, api):
 
 
 def test_a_context_that_goes_on_is_ended_by_its_hook(project, api):
-    """What it had done by then counts, and the next context goes on with the rest."""
+    """What it had done by then counts, and the next context continues with the rest."""
     # Between the critical rung and the trigger of the client, at 67,000.
     going_on = [bash(55_000 + number, f"echo {number}") for number in range(REPLIES_TO_RETURN + 2)]
     api.play(
@@ -360,7 +360,7 @@ def test_a_context_that_goes_on_is_ended_by_its_hook(project, api):
 
 
 def test_an_interrupt_ends_a_pause_at_once(project, api):
-    """Nothing runs that could be asked; the run goes on later."""
+    """Nothing runs that could be asked; the run continues later."""
     api.play(create(20_000, "a"), touch(21_000, "a"))
     api.whenever(Refusal("Slower.", 429, "rate_limit_error", (("retry-after", "1"),)))
     given = (GOAL, "--run", RUN, *project.items("a"), *CHECK)

@@ -1,4 +1,4 @@
-"""Whatever breaks on our side, the session goes on as if we were not there."""
+"""Whatever breaks on our side, the session continues as if we were not there."""
 
 import json
 import shutil
@@ -59,7 +59,7 @@ def fill(installed, api):
 
 
 def assert_undisturbed(installed, api):
-    """Fill a window; nothing of ours is in the session."""
+    """Fill a window; nothing of ultramon is in the session."""
     fill(installed, api)
     assert notes(api.turns()[-1]) == []
     for word in ("ultramon", "Traceback", "hook", "claude-code.json"):
@@ -67,7 +67,7 @@ def assert_undisturbed(installed, api):
 
 
 def test_the_interpreter_is_gone(installed, api, states):
-    """A Python that was upgraded away hurts nobody."""
+    """A Python that was upgraded away hurts no session."""
     change_launchers(states, f"#!{sys.executable} ", "#!/gone/python3 ")
     assert_undisturbed(installed, api)
 
@@ -105,7 +105,7 @@ def few(first, second, *others):
 
 @pytest.mark.parametrize("data", few(b"{", b"{}", b"", b"\xff\xfe\x00", b"[" * 100_000, b"null"))
 def test_the_frozen_file_is_corrupt(installed, api, states, data):
-    """Nobody is told anything by rules that cannot be read; the failure is written down."""
+    """Rules that cannot be read notify no agent; the failure is written down."""
     (states.directory / "claude-code.json").write_bytes(data)
     assert_undisturbed(installed, api)
     assert (
@@ -132,7 +132,7 @@ def test_there_is_a_file_in_place_of_the_state_directory(installed, api, states)
 
 
 def test_the_state_directory_is_gone(installed, api, states):
-    """The session plays on; its user is told which program is gone with the directory."""
+    """The session plays on; its user reads which program is gone with the directory."""
     shutil.rmtree(states.directory)
     api.play(bash(20_000, "echo 1"), bash(40_000, "echo 2"), Reply(41_000, "Done."))
     session = installed.run(marked("do the work"))

@@ -1,4 +1,4 @@
-"""A session that fills its window is told so in its own conversation, and in nobody else's."""
+"""A session that fills its window is warned in its own conversation, and in no other."""
 
 import json
 import threading
@@ -37,7 +37,7 @@ def test_a_filling_session_is_told_once_per_level_and_at_once(installed, api):
 
 @pytest.mark.parametrize("tokens", [(140_000,), (120_000, 140_000)], ids=["first", "second"])
 def test_the_first_calls_of_a_session_are_told_at_once(installed, api, states, tokens):
-    """A session that begins near a rung, or above it, is told as early as any other."""
+    """A session that begins near a rung, or above it, is warned as early as any other."""
     api.play(*ramp(*tokens), Reply(141_000, "Done."))
     installed.run(marked("read a large book"))
     assert new_notes(api.turns()[-1]) == [Note(140_000, WINDOW_TOKENS, 70)]
@@ -190,7 +190,7 @@ def test_a_session_can_be_left_alone_for_its_orchestrator(installed, api, fleet)
 
 
 def test_a_project_file_silences_the_notes(installed, api, states):
-    """With `{"audience": "none"}` in the project no session of it is told; its state is true."""
+    """With `{"audience": "none"}` in the project no session of it is warned; its state is true."""
     folder = installed.project / ".ultramon"
     folder.mkdir()
     (folder / "claude-code.json").write_text(json.dumps({"audience": "none"}))

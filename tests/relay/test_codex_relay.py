@@ -26,7 +26,7 @@ def relay(tmp_path):
 
 
 def test_a_job_is_carried_into_a_second_context(relay):
-    """It is told to hand over; the second one has goal, rules, what is left, and the notes."""
+    """It is asked to hand over; the second one has goal, rules, what is left, and the notes."""
     steps = [
         Step(20_000, plan(("a", "pending"), ("b b", "pending"), ("c", "pending"))),
         Step(21_000, touch("a", "b b")),
@@ -106,7 +106,7 @@ def test_a_context_that_overflows_is_followed_by_another(relay):
 
 @pytest.mark.exhaustive
 def test_a_rate_limit_pauses_a_run(relay):
-    """The same thread goes on; no context died."""
+    """The same thread continues; no context died."""
     steps = [
         Step(20_000, touch("a")),
         Step(0, error={"type": "rate_limit_exceeded", "message": "Slower."}, status=429),

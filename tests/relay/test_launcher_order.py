@@ -31,7 +31,7 @@ def test_a_list_of_agents_that_makes_no_sense_is_refused(agent):
 
 
 def test_more_groups_of_arguments_than_clients_are_refused():
-    """Nobody could say whose the last one is."""
+    """Nothing would say whose the last one is."""
     with pytest.raises(ConfigurationError, match="at most 2 groups"):
         agents("claude,codex", "a", "--", "b", "--", "c")
 

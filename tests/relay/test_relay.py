@@ -61,7 +61,7 @@ def test_every_item_is_verified_across_contexts_and_kept(project):
 
 
 def test_a_claim_that_a_check_refutes_is_no_success(project):
-    """Done by nobody, the items are set aside after three contexts, each with its reason."""
+    """Done by no agent, the items are set aside after three contexts, each with its reason."""
     code, result, told = finish(project.begin("claims", *project.items("a"), *CHECK))
     assert (code, counts(result)) == (1, {"assigned": 1, "set_aside": 1})
     # One that dies before it has begun an item is charged with nothing: another one follows.
@@ -93,7 +93,7 @@ def test_a_job_without_a_list_is_its_goal(project):
 
 
 def test_contexts_are_a_budget_of_the_run(project):
-    """Reached, the run can go on with more, and says what was changed."""
+    """Reached, the run can continue with more, and says what was changed."""
     items = project.items(*map(str, range(12)))
     code, result, told = finish(project.begin("obey", *items, *CHECK, "--max-contexts", "1"))
     assert (code, result["stop"]["words"]) == (5, "the budget of 1 context is used up")
@@ -200,7 +200,7 @@ def test_a_prompt_says_which_checks_failed_in_an_earlier_call(project):
 
 
 def test_an_interrupt_asks_for_a_hand_over(project):
-    """The context leaves what it has; the run goes on later and repeats nothing."""
+    """The context leaves what it has; the run continues later and repeats nothing."""
     relay = project.begin("waits", *project.items("a", "b", "c"), *CHECK)
     until(lambda: project.lines("begun") == ["a", "b"], "two items begun")
     relay.send_signal(signal.SIGINT)
@@ -214,7 +214,7 @@ def test_an_interrupt_asks_for_a_hand_over(project):
 
 
 def test_a_context_that_does_not_hand_over_is_ended(project):
-    """It had its time; the next one goes on."""
+    """It had its time; the next one continues."""
     relay = project.begin("deaf", *project.items("a", "b"), *CHECK, "--grace", "1s")
     code, result, _ = finish(relay)
     assert (code, counts(result)) == (0, {"assigned": 2, "verified": 2})
@@ -280,7 +280,7 @@ def gate(tmp_path):
 
 
 def test_a_relay_that_is_killed_finds_its_context_again(project, gate):
-    """It runs on alone, and the next relay goes on with it: nothing is done twice."""
+    """It runs on alone, and the next relay continues with it: nothing is done twice."""
     relay = project.begin("gated", *project.items("a", "b"), *CHECK, GATE=str(gate))
     until(lambda: project.lines("begun") == ["a"], "the first item")
     relay.kill()
@@ -325,7 +325,7 @@ def test_what_a_killed_context_left_running_is_no_context(project, gate):
 
 
 def test_one_relay_at_a_time_works_on_a_run(project, gate):
-    """The second is told who does; the first does not notice."""
+    """The second gets an error that names the holder; the first does not notice."""
     relay = project.begin("gated", *project.items("a"), *CHECK, GATE=str(gate))
     until(lambda: project.lines("begun") == ["a"], "the first item")
     code, result, told = finish(project.resume())
@@ -386,7 +386,7 @@ def test_on_a_terminal_one_line_is_redrawn_below_the_steps(project, monkeypatch)
 
 
 def test_items_may_come_from_a_pipe(project):
-    """The list is kept with the run, which goes on without the pipe; more items may follow."""
+    """The list is kept with the run, which continues without the pipe; more items may follow."""
     with open(project.items("a", "b")[1]) as lines:
         code, result, told = finish(project.begin("obey", "--items", "-", *CHECK, stdin=lines))
     assert (code, counts(result)) == (0, {"assigned": 2, "verified": 2}), told

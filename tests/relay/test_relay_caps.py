@@ -39,7 +39,7 @@ def test_tokens_are_a_cap_that_one_reply_passes(relay, name):
 
 @EACH
 def test_a_run_that_has_spent_its_tokens_begins_no_context(relay, name):
-    """Resumed with more, it goes on with what is left."""
+    """Resumed with more, it continues with what is left."""
     with relay.client.api({"MAIN": STEPS}) as api:
         finish(relay.begin(*relay.items("a"), *CHECK, "--max-tokens", "30k"), SECONDS)
         before = len(api.requests)

@@ -59,7 +59,7 @@ def rest(name):
 
 
 def test_a_relay_and_its_client_that_are_killed_lose_nothing(relay, name, gate):
-    """Killed in the middle of an item; the next relay goes on with what is left."""
+    """Killed in the middle of an item; the next relay continues with what is left."""
     with relay.client.api({"MAIN": [*job(name, gate), *rest(name)]}) as api:
         begun = relay.begin(*relay.items("a", "b"), *CHECK)
         with ended_at_last(begun):
@@ -110,7 +110,7 @@ def test_an_interrupt_asks_the_session_to_hand_over(relay, name, gate):
 
 
 def test_a_context_that_does_not_return_is_ended(relay, name, gate):
-    """Beyond the critical rung it has its grace; what it did counts, and the next goes on."""
+    """Beyond the critical rung it has its grace; what it did counts, and the next continues."""
     tokens = CRITICAL_TOKENS[name]
     steps = [
         Step(20_000, plan(("a", "pending"), ("b", "pending"), agent=name)),

@@ -73,7 +73,7 @@ def test_what_leaves_enough_holds_nothing_back(relay, which):
 
 
 def test_a_reset_that_is_too_far_stops_it_before_anything_begins(relay):
-    """As a budget that is used up, and the run can go on later."""
+    """As a budget that is used up, and the run can continue later."""
     use(relay, 100, 7 * 3_600)
     with relay.client.api({"MAIN": steps()}) as api:
         code, result, told = finish(
@@ -138,7 +138,7 @@ def test_choices_of_an_earlier_version_leave_nothing_and_wait():
 
 
 def test_a_limit_that_is_met_too_far_from_its_reset_stops_the_run(relay):
-    """The context has worked, and hands over; the run can go on after the reset."""
+    """The context has worked, and hands over; the run can continue after the reset."""
     error = {
         "type": "usage_limit_reached",
         "message": "The usage limit has been reached",

@@ -1,4 +1,4 @@
-"""The process of a context: when it is over, how it goes on behind a limit, how it is ended."""
+"""The process of a context: when it is over, how it continues behind a limit, how it is ended."""
 
 import os
 import signal
@@ -32,7 +32,7 @@ def test_a_context_is_over_when_its_last_hook_is_done():
 
 
 def test_a_context_goes_on_in_another_process():
-    """While it waits nothing can be signalled, and nobody takes it for ended."""
+    """While it waits nothing can be signalled, and it is not taken for ended."""
     is_due = False
     following = [Continuation(lambda: is_due, lambda: False, lambda: second)]
     first, second = start(), start("import signal; signal.pause()")
@@ -83,7 +83,7 @@ def test_a_context_that_cannot_go_on_is_over(following):
 
 
 def test_a_process_of_another_relay_is_watched_by_its_start():
-    """How it ended nobody but its parent knows."""
+    """How it ended only its parent knows."""
     ends = []
     process = start("import signal; signal.pause()")
     context = ContextProcess(None, ends.append, settled, pid=process.pid)

@@ -60,7 +60,7 @@ def temporaries(path):
 
 
 class ReadingLoop(threading.Thread):
-    """Reads the agent's state as fast as it can until told to end."""
+    """Reads the agent's state as fast as it can until it is asked to end."""
 
     def __init__(self, directory):
         super().__init__()

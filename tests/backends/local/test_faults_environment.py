@@ -113,7 +113,7 @@ def test_the_default_directory_is_private_and_under_the_home(tmp_path):
 
 @pytest.mark.parametrize("home", ["/nonexistent", "/etc/passwd", "/proc"])
 def test_a_home_that_cannot_be_written_degrades_to_one_warning(home):
-    """The agent runs on unsaved and is told which variable helps."""
+    """The agent runs on unsaved, and the warning names the variable that helps."""
     require_python_as_nobody()
     environ = {"HOME": home, **IMPATIENT}
     (said,) = finish(run_writer("", "verbs", "log", before=as_nobody(), env=environ))
@@ -123,7 +123,7 @@ def test_a_home_that_cannot_be_written_degrades_to_one_warning(home):
 
 
 def test_a_home_of_somebody_else_hides_no_configuration_error(nobodys):
-    """A home that may not even be searched holds no configuration of ours."""
+    """A home that may not even be searched holds no configuration of ultramon."""
     home = nobodys / "home"
     home.mkdir(mode=0o700)
     (said,) = finish(

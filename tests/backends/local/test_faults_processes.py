@@ -65,7 +65,7 @@ def test_a_take_over_in_the_middle_of_writing_loses_no_write_of_the_new_owner(tm
 
 
 def test_a_living_owner_is_not_replaced_without_asking(tmp_path):
-    """A second start says who owns the agent, and the owner goes on undisturbed."""
+    """A second start says who owns the agent, and the owner continues undisturbed."""
     owner = run_writer(tmp_path, "own", "fair")
     answer(owner)
     newcomer = create_context_monitor(
@@ -148,7 +148,7 @@ def test_the_heartbeat_of_a_fenced_monitor_does_not_beat(tmp_path):
 
 
 def test_a_forked_child_writes_nothing_as_its_parent(tmp_path):
-    """The child's copy is mute, the parent goes on, and the child may own an agent of its own."""
+    """The child's copy is mute, the parent continues, and the child may own an agent of its own."""
     (said,) = finish(run_writer(tmp_path, "forks", stderr=-3))
     assert said == {
         "status": 0,

@@ -100,7 +100,7 @@ def problem_of(directory, fault, said, update):
 
 
 def problem_afterwards(directory, said):
-    """Go on after the fault as the next owner would; return what is wrong then."""
+    """Continue after the fault as the next owner would; return what is wrong then."""
     backend = LocalBackend(str(directory))
     record = start(backend)
     if record.generation != 2:

@@ -93,7 +93,7 @@ def test_a_flag_lies_beside_its_journal_whatever_that_is_called(tmp_path, name):
 
 
 def test_a_flag_that_cannot_be_raised_refuses_the_message(session, backend):
-    """What could never be told is not taken."""
+    """What could never be delivered is not taken."""
     flag(session).parent.write_text("no folder")
     with pytest.raises(OSError, match="inbox"):
         notify(backend)
@@ -218,7 +218,7 @@ def queued(tmp_path):
 
 
 def test_a_kill_at_any_call_repeats_and_loses_nothing(queued, tmp_path):
-    """From the flag to the end: told before the kill, after it, or both; then the flag is gone."""
+    """From the flag to the end: delivered before the kill, after it, or both; the flag is gone."""
     _, steps = traced(queued(), tmp_path / "dry")
     assert [name for name, _ in steps].count("fdatasync") >= 2
 

@@ -29,7 +29,7 @@ SET_BY = st.integers(-3 * DAY, 3 * DAY)
 
 
 class Machine:
-    """A machine in a boot: its own clock goes on, its wall clock is as far ahead as it is set."""
+    """A machine in a boot: its own clock continues, its wall clock is as far ahead as it is set."""
 
     def __init__(self, name, ahead=0, booted_at=0):
         self.name = name

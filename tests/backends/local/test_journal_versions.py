@@ -126,7 +126,7 @@ def test_credentials_of_an_older_journal_stay(journal):
 
 
 def test_a_look_leaves_an_older_journal_as_it_is(journal):
-    """Who only reads migrates nothing: the first release goes on writing what it began."""
+    """A reader migrates nothing: the first release can still write what it began."""
     put(VERSION_1, journal)
     assert numbers(journal.tail(None, 10)[0]) == [0, 1, 2]
     journal.close()

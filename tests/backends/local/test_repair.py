@@ -135,7 +135,7 @@ def test_the_check_reads_every_column_of_every_table(tmp_path, backend):
 
 
 def test_a_repair_keeps_numbers_keys_and_cursors(tmp_path, backend):
-    """A bad row goes, all others stay under their numbers, and consumers go on where they were."""
+    """A bad row goes, all others keep their numbers, and consumers continue where they were."""
     before = {
         shape.table: change(tmp_path, f"SELECT * FROM {shape.table}") for shape in new_tables()
     }
@@ -163,7 +163,7 @@ def test_a_repair_keeps_numbers_keys_and_cursors(tmp_path, backend):
 
 
 def test_a_repair_reads_around_damaged_pages(tmp_path, backend):
-    """Whichever page is random bytes, all rows on the others are kept, and writers go on."""
+    """Whichever page is random bytes, all rows on the others are kept, and writers continue."""
     backend.close()
     good = whole_file(tmp_path)
     chance = random.Random(5)

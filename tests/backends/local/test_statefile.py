@@ -106,7 +106,7 @@ def test_a_reader_refuses_what_is_no_state_and_sees_the_other_agents(files, plan
 
 
 def test_a_state_with_a_second_name_is_read_and_replaced(files):
-    """A backup by hard links keeps the state of its time, and the owner goes on."""
+    """A backup by hard links keeps the state of its time, and the owner continues."""
     path = Path(files.file(AGENT))
     path.with_name("copy").write_bytes(GOOD)
     os.link(path.with_name("copy"), path)
@@ -197,7 +197,7 @@ def test_only_the_stored_generation_may_write(files):
 
 
 def test_a_write_never_creates_an_agent(files):
-    """Where nothing is stored any more, the writer is told so and writes nothing."""
+    """Where nothing is stored any more, the writer gets an error and writes nothing."""
     with files.locked(AGENT, 1.0), pytest.raises(FencedError) as caught:
         files.check_generation(make_record(AGENT))
     assert caught.value.current_generation is None
@@ -258,7 +258,7 @@ def test_a_planted_heartbeat_link_leaves_its_target_alone(files):
 
 
 def test_orphans_are_swept_after_a_minute_and_nothing_else(files):
-    """Only temporary files of ours, and only old ones, are deleted."""
+    """Only ultramon's temporary files, and only old ones, are deleted."""
     young, old = (Path(files.folder, f".{AGENT}.{name}.tmp") for name in ("young", "old"))
     foreign = Path(files.folder, "notes.tmp")
     for path in (young, old, foreign):

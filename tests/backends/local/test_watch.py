@@ -44,7 +44,7 @@ def mark_of(backend):
 
 
 def test_a_save_of_an_unregistered_agent_opens_no_database(backend, opened):
-    """Not even at a rung that somebody else could be told of."""
+    """Not even at a rung that another agent could be notified of."""
     record = start(backend)
     for ratio in (0.5, 0.9):
         record = read(backend, record, ratio)
@@ -101,7 +101,7 @@ def test_an_invalid_ladder_costs_one_look(backend, opened):
     "damage", [b"", b"torn", b"[]", b'{"ladder": 7, "told": 8}', b'{"ladder": null}', b"\xff"]
 )
 def test_a_damaged_mark_is_looked_behind_and_mended(backend, damage, opened):
-    """Nobody misses a notice for it, and the next save is cheap again."""
+    """No recipient misses a notice for it, and the next save is cheap again."""
     record = start(backend)
     register_scout(backend)
     mark_of(backend).write_bytes(damage)
@@ -179,7 +179,7 @@ def test_hooks_tell_by_the_same_rules(tmp_path):
 
 
 def test_a_subagent_that_is_compacted_is_told_to_its_session(tmp_path):
-    """Nobody registered it; the session is its parent."""
+    """No agent registered it; the session is its parent."""
     session = HookedSession(tmp_path)
     session.freeze()
     session.tool(tokens_at(60))

@@ -54,7 +54,7 @@ def told(backend):
 
 
 def test_a_registration_made_while_a_mark_is_taken_away_misses_nothing(saving, other):
-    """A save finds an old mark and nobody registered, and takes it away a moment too late."""
+    """A save finds an old mark and no registration, and takes it away a moment too late."""
     record = start(saving, parent_id="boss")
     other._journal.write_mark("scout-1", (None, None))
     saving._journal.meanwhile = lambda: register(other)
@@ -66,7 +66,7 @@ def test_a_registration_made_while_a_mark_is_taken_away_misses_nothing(saving, o
 
 
 def test_a_registration_made_while_a_mark_is_written_misses_nothing(saving, other):
-    """A save notes what it told, after somebody registered anew and wants to be told again."""
+    """A save notes what it announced, after an agent registered anew and wants it again."""
     record = start(saving, parent_id="boss")
     register(other)
     saving._journal.meanwhile = lambda: register(other)

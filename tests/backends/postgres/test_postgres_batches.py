@@ -86,7 +86,7 @@ def test_an_older_state_changes_nothing(backend):
 
 
 def test_an_unknown_agent_keeps_nobody_back(backend):
-    """A state whose agent was pruned is refused, and revives nobody."""
+    """A state whose agent was pruned is refused, and revives no agent."""
     refusals = backend.record_together([crossing("nobody"), crossing("scout-1")])
     assert isinstance(refusals[0], FencedError)
     assert refusals[0].current_generation is None

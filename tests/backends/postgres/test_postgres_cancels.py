@@ -97,7 +97,7 @@ def test_a_cancel_from_another_host_counts_for_what_waits_here(way, network, bac
 
 
 def test_a_message_on_its_way_through_a_slow_network_can_be_cancelled(network, backend, direct):
-    """Its sender got 0, for a message that waits, and went on."""
+    """Its sender got 0, for a message that waits, and continued."""
     assert say(backend, "warm", "progress") is not None
     wait_until(lambda: is_drained(backend))
     network.hang()

@@ -255,7 +255,7 @@ def test_the_clock_of_the_server_decides_who_is_silent(ahead_seconds, direct, po
 
 
 def test_a_clock_that_is_set_while_a_process_runs_is_noticed(direct, postgres_store, work):
-    """Beats go on being of now, though the host's clock has gone back by an hour."""
+    """Beats are still of now, though the machine's clock was set back by an hour."""
     worker = work(postgres_store, 0.0, script=SKEWED)
     assert worker.stdout.readline() == "started\n"
     worker.stdin.write(f"{-HOUR}\n")

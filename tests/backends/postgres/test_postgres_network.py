@@ -77,7 +77,7 @@ def types(backend, agent_id):
 
 @pytest.mark.exhaustive
 def test_a_network_that_is_cut_for_longer_than_anybody_waits_loses_nothing(host, run_on, direct):
-    """Agents go on and end; what they said arrives once, in order, when the cable is back."""
+    """Agents continue and end; what they said arrives once, in order, when the cable is back."""
     cuts = {cut: host() for cut in ("pull", "blackhole")}
     agents = {cut: run_on(away, "agent", cut) for cut, away in cuts.items()}
     said = {cut: ["before", "0", "1", "2", "3"] for cut in cuts}

@@ -1,4 +1,4 @@
-"""The database hangs, is away, loses its last word: agents go on, nothing is lost or doubled."""
+"""The database hangs, is away, loses its last word: agents continue, nothing is lost or doubled."""
 
 from __future__ import annotations
 
@@ -77,7 +77,7 @@ def outbox_file(tmp_path):
 
 @pytest.mark.parametrize("outage", ["hang", "refuse"])
 def test_no_call_of_an_agent_waits_for_an_answer(outage, network, backend, direct):
-    """Every call returns while nobody answers; afterwards all that was said is stored, once."""
+    """Every call returns while no server answers; afterwards all that was said is stored, once."""
     config = CONFIG.replace(store_timeout_seconds=0.2)
     monitor = create_context_monitor("a", config, backend=backend).start()
     direct.queue.queue_message(Draft("boss", "before"), now=START)
@@ -103,7 +103,7 @@ def test_no_call_of_an_agent_waits_for_an_answer(outage, network, backend, direc
 def test_an_agent_that_starts_during_an_outage_is_stored_when_it_is_over(
     outage, network, backend, direct
 ):
-    """It runs on unsaved meanwhile; its start and its crossing are told once."""
+    """It runs on unsaved meanwhile; its start and its crossing are announced once."""
     getattr(network, outage)()
     monitor = create_context_monitor("a", CONFIG, backend=backend).start()
     fill(monitor, 0.9)
@@ -469,7 +469,7 @@ def test_a_taken_over_agent_keeps_what_happened_before(network, backend, direct)
 
 
 def test_a_state_that_is_no_longer_the_newest_changes_nothing(network, backend, direct):
-    """What its owner stored meanwhile stays; of the old one events are stored, and nobody told."""
+    """What its owner stored meanwhile stays; of the old one events are stored, without a notice."""
     record = start(backend)
     register(AGENT, AGENT, backend=direct, clock=FakeClock())
     network.refuse()
@@ -560,7 +560,7 @@ def test_a_successor_that_began_during_an_outage_needs_its_claim(
 
 
 def test_a_damaged_outbox_is_set_aside(network, backend, direct, tmp_path, caplog):
-    """Keeping goes on in a new file."""
+    """What follows is kept in a new file."""
     network.refuse()
     backend.queue.queue_message(Draft("boss", "lost to sight"), now=START)
     backend.close()

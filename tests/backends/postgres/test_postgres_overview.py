@@ -82,7 +82,7 @@ def test_clocks_that_differ_change_no_verdict(backend, postgres_store, writers, 
 
 
 def test_numbers_that_no_agent_ever_had_keep_no_page_from_being_shown(backend):
-    """A silence too long for a float is endless in SQL; whoever reads the state learns of it."""
+    """A silence too long for a float is endless in SQL; a reader of the state learns of it."""
     put(backend, remote("endless", NOW, lost_after_seconds=10**400), NOW - 90_000)
     put(backend, remote("slow", NOW, heartbeat_interval_seconds=10**400), NOW)
     page = backend.overview.page(None, now=NOW, machine=this_machine())

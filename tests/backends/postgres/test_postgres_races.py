@@ -266,7 +266,7 @@ def test_two_processes_that_save_the_same_agents_in_any_order_never_wait_for_eac
 
 @pytest.mark.parametrize("backend", ["forked"], indirect=True)
 def test_a_forked_child_uses_the_backend(backend, queue):
-    """It opens connections of its own; those of the parent go on."""
+    """It opens connections of its own; those of the parent continue."""
     record = start(backend)
     queue.queue_message(Draft("boss", "parent"), now=START)
     sessions = "SELECT pid FROM pg_stat_activity WHERE application_name = 'forked'"

@@ -98,7 +98,7 @@ def test_items_are_carried_across_contexts_and_verified(mode, shared_store, tmp_
 
 
 def test_without_verify_items_are_claimed_and_nothing_more(fleet, tmp_path):
-    """The agent says so, and nobody looked."""
+    """The agent says so, and no check has looked."""
     result = fleet.supervise(spawner(tmp_path, "claims"), ["a", "b"])
     assert str(result) == "2 of 2 claimed, 1 context, 0 killed, 0 begun again, 0 lost"
     assert result.ok
@@ -106,7 +106,7 @@ def test_without_verify_items_are_claimed_and_nothing_more(fleet, tmp_path):
 
 
 def test_the_same_call_goes_on_and_adds_what_is_new(fleet, tmp_path):
-    """What is done is not done again, and what nobody verified is verified now."""
+    """What is done is not done again, and what was not verified is verified now."""
     spawn = spawner(tmp_path, "obey")
     fleet.supervise(spawn, ["a", "b"])
     again = Fleet("job").supervise(spawn, ["b", "c"], verify=done_in(tmp_path))
@@ -180,7 +180,7 @@ def test_contexts_without_any_progress_end_the_call(mode, fleet, quick, tmp_path
 
 
 def test_an_item_whose_agents_are_killed_is_set_aside(fleet, quick, tmp_path):
-    """After nine kills, which are no attempts on it; the rest goes on, and the program fails."""
+    """After nine kills, which are no attempts on it; the rest continues, and the program fails."""
     result = fleet.supervise(spawner(tmp_path, "poison"), ["a", "poison", "b"], workers=1)
     assert effects(tmp_path) == ["a", "b"]
     assert (add_up(result).claimed, result.stopped, result.ok) == (2, None, False)
@@ -221,7 +221,7 @@ def test_an_agent_that_claims_without_doing_does_not_get_away_with_it(fleet, qui
 
 
 def test_a_verify_that_raises_is_false_and_named(fleet, quick, tmp_path, caplog):
-    """It stops nobody, and is not hidden."""
+    """It stops no agent, and is not hidden."""
 
     def verify(item):
         if item == "b":
@@ -400,7 +400,7 @@ def test_a_callable_runs_in_a_process_of_its_own(fleet, tmp_path, monkeypatch):
 
 
 def test_in_an_event_loop_spawn_and_verify_may_be_coroutines(fleet, tmp_path):
-    """Processes of asyncio, and a loop that goes on meanwhile."""
+    """Processes of asyncio, and a loop that continues meanwhile."""
     ticks = []
 
     async def tick():
@@ -454,7 +454,7 @@ def test_a_cancelled_task_hands_off_and_is_cancelled(fleet, tmp_path):
 
 @pytest.mark.parametrize("is_async", [False, True])
 def test_ctrl_c_asks_all_agents_to_hand_off(is_async, tmp_path):
-    """A terminal interrupts the whole group; the run goes on at the next call."""
+    """A terminal interrupts the whole group; the run continues with the next call."""
     process = start_orchestrator(
         tmp_path, "waits", ITEMS, verifies=False, workers=2, is_async=is_async
     )
@@ -539,7 +539,7 @@ def test_of_two_orchestrators_one_supervises(tmp_path):
 
 
 def test_an_orchestrator_that_stands_by_takes_over(tmp_path):
-    """The contexts of the one that was killed go on; no work is begun twice."""
+    """The contexts of the one that was killed continue; no work is begun twice."""
     first = start_orchestrator(tmp_path, "waits", ITEMS, verifies=False)
     until(lambda: effects(tmp_path), first)
     second = start_orchestrator(tmp_path, "obey", [], verifies=False, deadline_seconds=3)
@@ -554,7 +554,7 @@ def test_an_orchestrator_that_stands_by_takes_over(tmp_path):
 
 
 def test_a_context_assigned_by_an_orchestrator_that_is_gone_is_put_back(fleet, tmp_path):
-    """It was killed between the assignment and the start: nobody waits ten minutes for it."""
+    """It was killed between the assignment and the start: no caller waits ten minutes for it."""
     fleet.add_items(["a"])
     event = fleet._deliveries.assignments.event(
         "job.1", ["a"], 0, number=0, source="fleet:main", at=0.0, supervisor=name_holder()

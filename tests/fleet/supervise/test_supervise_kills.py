@@ -93,7 +93,7 @@ def many(kills):
 @pytest.mark.timeout(600)
 @pytest.mark.parametrize(("seed", "kills"), [(0, 3), *many(5)])
 def test_killed_orchestrators_and_workers_lose_nothing(seed, kills, start, tmp_path):
-    """Each call under the same run goes on where the killed one was."""
+    """Each call under the same run continues where the killed one was."""
     result, ends = run_to_its_end(start, tmp_path, seed, orchestrators=kills, workers=kills)
     check(tmp_path, result, ends + result["killed"])
 
@@ -110,7 +110,7 @@ def test_killed_workers_lose_nothing(seed, kills, start, tmp_path):
 @pytest.mark.timeout(600)
 @pytest.mark.parametrize(("seed", "kills"), [(1, 5), *many(10)])
 def test_killed_orchestrators_alone_repeat_nothing(seed, kills, start, tmp_path):
-    """Their contexts go on; one that starts too late finds that its work was put back."""
+    """Their contexts continue; one that starts too late finds that its work was put back."""
     result, _ = run_to_its_end(start, tmp_path, seed, orchestrators=kills, workers=0)
     check(tmp_path, result, 0)
     assert result["killed"] == 0

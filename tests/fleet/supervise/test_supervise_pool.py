@@ -165,7 +165,7 @@ def test_a_handoff_that_is_no_record_is_left_out():
 
 
 def test_a_kill_does_not_erase_what_the_one_before_wrote():
-    """The record that a fleet rebuilds has no words; those of the handoff before go on."""
+    """The record that a fleet rebuilds has no words; those of the handoff before continue."""
     journal = Journal(["a"])
     first = journal.assign()
     journal.hand_off(first, remaining=["a"], notes="page 7", results={})
@@ -180,7 +180,7 @@ def test_a_kill_does_not_erase_what_the_one_before_wrote():
 
 
 def test_three_contexts_without_progress_set_the_item_in_work_aside():
-    """The rest goes on; an end before the start is nobody's fault."""
+    """The rest continues; an end before the start is nobody's fault."""
     journal = Journal(["a", "b"])
     crash = {"outcome": "lost", "exit": {"returncode": 1}}
     for _ in range(2):
@@ -396,7 +396,7 @@ def test_every_item_has_one_status_and_the_counts_add_up(data):
 
 @pytest.mark.parametrize("run", ["job", "x" * MAX_ID_LENGTH])
 def test_contexts_have_valid_ids_of_their_own(run):
-    """A long run is shortened, and two long runs are told apart."""
+    """A long run is shortened, and two long runs are distinguished."""
     agent_id = check_agent_id(name_in_run(run, 123_456))
     assert agent_id != name_in_run(run, POOL)
     assert agent_id.endswith(".123456")

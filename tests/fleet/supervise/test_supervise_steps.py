@@ -295,7 +295,7 @@ def test_pauses_grow_until_the_call_ends(ultramon_backend, ultramon_clock, monke
 
 
 def test_a_lease_that_is_lost_stops_every_start(steps, ultramon_backend, ultramon_clock):
-    """Suspended for half a minute: another orchestrator goes on, and this one stands by."""
+    """Suspended for half a minute: another orchestrator continues, and this one stands by."""
     first = steps(["a", "b"], workers=1)
     first()
     (child,) = first.running
@@ -316,7 +316,7 @@ def test_a_lease_that_is_lost_stops_every_start(steps, ultramon_backend, ultramo
 def test_of_two_that_assign_one_context_the_journal_takes_the_first(
     ultramon_backend, ultramon_clock
 ):
-    """Both think that they hold the run; one starts it, the other goes on from there."""
+    """Both think that they hold the run; one starts it, the other continues from there."""
     both = [Steps(ultramon_backend, ultramon_clock, ["a", "b"], workers=2) for _ in range(2)]
     both[0]()
     fleet = both[1].fleet

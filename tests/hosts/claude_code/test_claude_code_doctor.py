@@ -213,7 +213,7 @@ def test_the_choices_are_shown(client):
 
 
 def test_choices_that_are_gone_or_torn_are_told(client):
-    """Gone: the defaults hold. Torn: nobody is warned."""
+    """Gone: the defaults hold. Torn: no agent is warned."""
     path = client.states / "claude-code.json"
     path.write_bytes(b"{torn")
     path.chmod(0o600)
@@ -414,7 +414,7 @@ def test_the_doctor_changes_nothing(client):
 
 
 def test_a_read_only_state_directory_is_a_problem(client):
-    """A probe is written; the agents are warned without a store, and nobody else sees them."""
+    """A probe is written; the agents are warned without a store, and no other process sees them."""
     with read_only(client.states):
         finding = only(client)
         done = client.run("doctor")

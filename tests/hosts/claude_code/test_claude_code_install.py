@@ -242,7 +242,7 @@ def test_uninstalling_works_without_the_choices(client):
 
 
 def test_a_backup_is_found_without_the_choices(client):
-    """The original bytes come back though nobody remembers where they are."""
+    """The original bytes come back though nothing remembers where they are."""
     path = client.write(SHAPES["status line, spread out"])
     client.put()
     (client.states / "claude-code.json").unlink()

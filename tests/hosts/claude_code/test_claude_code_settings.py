@@ -125,7 +125,7 @@ def test_our_entries_come_and_everything_else_stays(shape):
               "unicode", "spellings of numbers", "huge numbers", "comma first", "no indentation"]
 )  # fmt: skip
 def test_no_other_byte_changes(shape):
-    """Without our entries the very bytes are left, even where nobody kept a backup."""
+    """Without ultramon's entries the very bytes are left, even where no backup was kept."""
     settings = written(SHAPES[shape])
     kept = frozenset(Settings("/x", SHAPES[shape]).get("hooks") or ())
     settings.drop_hooks(kept)

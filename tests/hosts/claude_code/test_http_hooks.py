@@ -88,7 +88,7 @@ def test_their_options_are_refused_by_name(client, given):
 
 
 def test_the_route_names_the_command_that_makes_commands_of_them(tmp_path):
-    """With the secret of the hooks; nobody else learns what is here."""
+    """With the secret of the hooks; no other caller learns what is here."""
     with Serving(directory=tmp_path / "state") as serving:
         done = serving.hooks.post(PATH, json={})
         assert done.status_code == 410

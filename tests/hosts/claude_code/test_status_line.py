@@ -68,7 +68,7 @@ def test_the_window_it_tells_holds_for_headless_sessions_of_the_model_too(sessio
 
 
 def test_a_window_that_comes_back_warns_nobody_twice(session):
-    """Disproved by 210,000 tokens, then told by the client: what the agent was warned of counts."""
+    """Disproved by 210,000 tokens, stated by the client: what the agent was warned of counts."""
     assert "80 %" in session.tool(160_000).text
     assert session.tool(210_000).text == ""
     assert (session.record().threshold_status, session.record().action) == (None, "none")

@@ -51,7 +51,7 @@ def test_a_session_is_seen_and_told_and_leaves_no_trace(client):
 
 @pytest.mark.exhaustive
 def test_subagents_are_told_their_own_numbers(client):
-    """A child that crosses a rung is told in its own next request, its parent never."""
+    """A child that crosses a rung is notified in its own next request, its parent never."""
     spawn = ("spawn_agent", {"message": "[[SUB]] look"}, "multi_agent_v1")
     steps = {
         "MAIN": [Step(20_000, spawn), Step(22_000, until=client.has_child_ended)],
@@ -122,7 +122,7 @@ def test_a_session_that_an_interrupt_ends_in_a_turn_is_cancelled(client):
 
 @pytest.mark.exhaustive
 def test_a_compaction_starts_an_epoch_and_is_said_once(client):
-    """What was read before is no longer told, and the next crossing is."""
+    """What was read before is no longer announced, and the next crossing is."""
     config = "model_auto_compact_token_limit = 190000"
     steps = [
         Step(180_000, "true"),
@@ -146,7 +146,7 @@ def test_a_compaction_starts_an_epoch_and_is_said_once(client):
 
 @pytest.mark.exhaustive
 def test_a_resumed_session_is_the_same_agent(client):
-    """The second process goes on where the first one ended."""
+    """The second process continues where the first one ended."""
     with client.api({"MAIN": [Step(30_000, "true"), Step(180_000)]}) as api:
         assert client.run("[[MAIN]] work").returncode == 0
     with client.api({"MAIN": [Step(190_000, "true"), Step(195_000)]}) as api:

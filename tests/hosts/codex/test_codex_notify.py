@@ -58,7 +58,7 @@ def test_a_turn_is_a_reading_without_a_process(notify):
 
 
 def test_a_session_on_a_terminal_waits_after_its_turn(notify):
-    """It goes on with the next prompt."""
+    """It continues with the next prompt."""
     data = notify.rollout.read_bytes()
     notify.rollout.write_bytes(data.replace(b'"turn_trigger": "exec"', b'"turn_trigger": "user"'))
     assert notify.rollout.read_bytes() != data

@@ -1,4 +1,4 @@
-"""What the real Codex told its hooks, replayed in its order through the real hook process."""
+"""What the real Codex sent its hooks, replayed in its order through the real hook process."""
 
 import json
 import tempfile
@@ -29,7 +29,7 @@ SUBB = f"{SUBAGENTS}.01a20330-a197-7363-a42e-92d73e9417ac"
 
 
 def test_a_plain_run(tmp_path):
-    """Every reading is that of the reply that made the call; each rung is told once."""
+    """Every reading is that of the reply that made the call; each rung is announced once."""
     run = CodexRun(tmp_path, "plain")
     seen, told = run.readings()
     assert seen == {PLAIN: in_epoch(1, 21_000, 64_000, 118_000, 171_000, 205_000)}
@@ -92,7 +92,7 @@ def test_a_resumed_session_is_the_same_agent(tmp_path):
 
 
 def test_subagents_have_readings_of_their_own(tmp_path):
-    """Each by its own rollout, told apart from parent and sibling, and told nothing of theirs."""
+    """Each by its own rollout, distinguished from parent and sibling, without notices of theirs."""
     run = CodexRun(tmp_path, "subagents")
     seen, told = run.readings()
     assert seen == {

@@ -122,7 +122,7 @@ def test_a_session_that_does_not_return_is_ended(client, form):
     ("last", "outcome", "said"), [(END, "completed", "ended"), (READ, "failed", "failed")]
 )
 def test_a_subagent_that_does_not_return_has_one_last_request(client, last, outcome, said):
-    """In which the client tells it to complete its task; its session goes on in both cases."""
+    """In which the client tells it to complete its task; its session continues in both cases."""
     client.enforce(100_000)
     asked = {"agent_name": "codebase_investigator", "prompt": "[[SUB]] look"}
     full = [Step(80_000 + number, READ) for number in range(1 + REPLIES_TO_RETURN)]

@@ -112,7 +112,7 @@ def test_a_turn_is_interrupted_and_a_conversation_compressed(client):
 
 @pytest.mark.exhaustive
 def test_a_subagent_asks_for_itself(client):
-    """It has its name from the first call on; its session goes on to work meanwhile."""
+    """It has its name from the first call on; its session works meanwhile."""
     asked = {"agent_name": "generalist", "prompt": "[[SUB]] look"}
     steps = {
         "MAIN": [Step(20_000, ("invoke_agent", asked)), Step(22_000, text="All done.")],

@@ -1,4 +1,4 @@
-"""What the real Qwen Code told its hooks, replayed in its order through the real hook process."""
+"""What the real Qwen Code sent its hooks, replayed in its order through the real hook process."""
 
 import json
 import tempfile
@@ -149,7 +149,7 @@ def test_after_an_overflow_the_last_reading_stands(tmp_path, version):
 
 
 def test_a_session_on_a_terminal_waits_after_its_turn(tmp_path):
-    """The next prompt goes on; the client says when it ends."""
+    """The next prompt continues; the client says when it ends."""
     session = QwenSession(tmp_path)
     session.started_as = "qwen"
     base = {"session_id": "s", "cwd": "/home/user/project"}

@@ -1,4 +1,4 @@
-"""The resident answers as a hook process would; whatever happens to it, the process goes on."""
+"""The resident answers as a hook process would; whatever happens to it, the process continues."""
 
 import json
 import os
@@ -156,7 +156,7 @@ def test_what_may_not_happen_twice_is_left_to_its_own_process(session, event):
     ids=lambda fields: fields["event"],
 )
 def test_what_it_answers_may_happen_twice(session, fields):
-    """A call that goes on in its own process after the resident handled it changes nothing more."""
+    """A call that continues in its own process after the resident took it changes nothing more."""
     for remaining in (80, 70):
         session.tool(tokens_at(remaining))
     session.reply(tokens_at(33), "toolu_x", text="Done.")
@@ -174,7 +174,7 @@ def test_what_it_answers_may_happen_twice(session, fields):
 
 
 def test_an_older_call_does_not_replace_a_newer_state(session):
-    """As of a resident that was stopped within a call, and goes on."""
+    """As of a resident that was stopped within a call, and continues."""
     session.tool(tokens_at(80))
     call = Request(
         [b"0.1.0", b"claude-code hook", str(session.installed).encode(), b"1", b"", b"{}"]
@@ -200,7 +200,7 @@ def test_an_older_call_does_not_replace_a_newer_state(session):
 
 
 def test_a_call_that_may_end_its_agent_is_left_to_its_own_process(session):
-    """The checkpoint takes longer than a forwarder waits; far from a rung nobody is ended."""
+    """The checkpoint takes longer than a forwarder waits; far from a rung no agent is ended."""
     session.freeze(resident=True, installed_at=time.time(), enforce="critical")
     session.begin()
     assert said(session, 80, 20) == [None, 80]

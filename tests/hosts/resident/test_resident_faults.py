@@ -39,7 +39,7 @@ def crossing(session, name):
 
 
 def test_a_killed_one_is_missed_by_nobody(session):
-    """Its sessions go on by themselves, and the next one to start starts another.
+    """Its sessions continue by themselves, and the next one to start starts another.
 
     So does a session that lives, once in a while.
     """
@@ -199,7 +199,7 @@ def listening(path, act):
     [b"", b"+", b"+A000", b"+Axxxxxxxx", b"+A99999999", b"+Z", b"HTTP/1.1 400 \r\n", b"\0" * 99],
 )
 def test_what_says_something_odd_is_not_believed(session, words):
-    """The process goes on with the payload that it has read."""
+    """The process continues with the payload that it has read."""
 
     def say(connection):
         connection.recv(1 << 16)
@@ -214,7 +214,7 @@ def test_what_says_something_odd_is_not_believed(session, words):
 
 @pytest.mark.parametrize("kind", ["file", "link", "open to others", "of somebody else", "nobody"])
 def test_what_is_no_socket_of_this_user_alone_is_not_asked(session, tmp_path, kind):
-    """Whoever put it there could read the payload, and say something to the agent."""
+    """The one who put it there could read the payload, and say something to the agent."""
     path = session.place.socket
     assert said(session, 60) == [None]
     server = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)

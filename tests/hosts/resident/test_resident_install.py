@@ -85,7 +85,7 @@ def test_it_is_the_default_and_a_choice_stays(client):
 
 @pytest.mark.parametrize(("before", "choice"), [(False, None), (True, True)])
 def test_an_older_installation_gets_it_when_it_is_made_again(client, before, choice):
-    """Where nobody had chosen one it was not there; the tool calls of old settings waited."""
+    """Where none was chosen it was not there; the tool calls of old settings waited."""
     assert client.install("--no-resident").returncode == 0
     stored = client.installed()
     del stored["residentChoice"]
@@ -165,7 +165,7 @@ def test_the_doctor_says_how_it_does(session):
 
 
 def test_the_doctor_says_where_no_socket_can_be_made(session):
-    """A session there goes on without."""
+    """A session there continues without."""
     done = session.client.run("doctor", "--json", XDG_RUNTIME_DIR="/nowhere")
     assert "its socket cannot be made in /nowhere" in done.stdout
     session.environ["XDG_RUNTIME_DIR"] = "/nowhere"
@@ -185,7 +185,7 @@ def test_status_names_it_while_it_runs(session):
 
 
 def test_uninstall_leaves_nothing_of_it(session):
-    """It ends by itself as soon as it sees that nobody wants it."""
+    """It ends by itself as soon as it sees that it is not wanted."""
     session.begin()
     session.call("SessionEnd", reason="other")
     assert session.client.uninstall().returncode == 0

@@ -52,7 +52,7 @@ def program(tmp_path, text):
 
 
 def test_the_command_line_grants_nothing(tmp_path, home):
-    """Every argument of ours is one of these, and the user's follow as they are."""
+    """Every argument of ultramon is one of these, and the user's follow as they are."""
     command = launcher(tmp_path, arguments=["--permission-mode", "plan"]).command(
         "# Goal", cwd="/srv", session_id=SESSION, environ={}
     )

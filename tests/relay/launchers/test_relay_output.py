@@ -63,7 +63,7 @@ def test_every_recorded_end_is_known(name, exit_code, end, reason, error):
 
 
 def test_what_a_context_cost_is_known():
-    """Of all its requests together; after a kill nobody says."""
+    """Of all its requests together; after a kill nothing says."""
     outcome = read_outcome(recorded("completed"), 0)
     assert outcome.spent == SpentTokens(24, 2000, 38_976, 80)
     assert outcome.cost_usd == pytest.approx(0.0068216)
@@ -113,7 +113,7 @@ def test_limits_of_the_api_end_at_an_unknown_time():
 
 
 def test_a_limit_that_passed_is_not_what_ended_the_session():
-    """The client went on after it, and gave up for another reason."""
+    """The client continued after it, and gave up for another reason."""
     refused, reply = recorded("rate_limited")[4:5], recorded("completed")[3:4]
     assert b'"api_error_status":429' in refused[0]
     last = result(is_error=True, terminal_reason="max_turns", subtype="error_max_turns")
