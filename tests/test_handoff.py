@@ -209,7 +209,7 @@ def test_the_reasons_are_the_contracts():
 
 
 def test_one_successor_wins_the_claim():
-    """The winner may claim again; the second is told who was first."""
+    """The winner may claim again; the second learns who was first."""
     backend = MemoryBackend()
     record = handoff().bind(backend)
     record.claim("next-1")

@@ -501,7 +501,7 @@ def test_a_monitor_with_a_receiver_loads_its_events_at_the_start():
 
 
 def test_every_place_that_contributing_names_is_there():
-    """The table "Where is …?" sends nobody to a file that has moved."""
+    """The table "Where is …?" names no file that has moved."""
     page = (ROOT / "CONTRIBUTING.md").read_text(encoding="utf-8").partition("## Where is")[2]
     named = re.findall(r"`([a-z_/]+\.py)`", page)
     assert len(re.findall(r"^\| (?!question|---)", page, re.MULTILINE)) == 16

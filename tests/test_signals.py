@@ -1,4 +1,4 @@
-"""Signals: everybody is told, nobody is dropped silently, a failing receiver stops nobody."""
+"""Signals: every receiver is called, none is dropped silently, a failing one stops no other."""
 
 import asyncio
 import gc
@@ -11,7 +11,7 @@ from ultramon import signals
 
 @pytest.fixture(autouse=True)
 def nobody_stays_connected():
-    """Handlers of one test are not told about the next one."""
+    """Handlers of one test are not called in the next one."""
     yield
     for handler, _, _ in list(signals._connected):
         signals.off(handler)
@@ -94,7 +94,7 @@ def test_an_unknown_name_is_refused_with_the_known_ones():
 
 
 def test_a_receiver_that_raises_is_logged_by_name_and_stops_nobody(caplog):
-    """All others are told, and the emitter goes on."""
+    """All others are called, and the emitter continues."""
     heard = []
 
     def clumsy_receiver(event):
@@ -213,7 +213,7 @@ def test_an_object_with_an_async_call_is_a_handler():
 
 
 def test_a_handler_may_disconnect_itself():
-    """Changing the receivers while they are told hurts nobody."""
+    """Changing the receivers while they are called hurts none."""
     heard = []
 
     def once(event):

@@ -1,4 +1,4 @@
-"""The files of tokens and secrets: private, whole, and believed only where nobody touched them."""
+"""The files of tokens and secrets: private, whole, believed only where no other could write."""
 
 from __future__ import annotations
 

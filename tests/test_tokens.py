@@ -141,7 +141,7 @@ def test_a_takeover_ends_all_tokens(backend, clock):
 
 
 def test_the_end_of_an_agent_ends_its_tokens(backend, clock):
-    """Also where the agent goes on later: that is another life."""
+    """Also where the agent continues later: that is another life."""
     record = start(backend)
     token = mint(backend, clock)
     write(backend, record, active=False, outcome="completed")
@@ -341,7 +341,7 @@ RIGHTS = {
 def test_an_agent_and_its_direct_parent_decide_about_its_tokens(
     backend, clock, requester, agent_id, may, verb, what
 ):
-    """Nobody else does, except a person; a refusal changes nothing."""
+    """No other agent does, except a person; a refusal changes nothing."""
     for name, parent in (
         ("grandparent", None),
         ("parent", "grandparent"),

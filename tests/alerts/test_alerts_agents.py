@@ -88,7 +88,7 @@ def test_a_new_epoch_is_told_anew(monitor, clock):
 
 
 def test_a_restart_is_not_told_again_and_a_new_life_is(monitor, clock):
-    """The successor of a crashed process goes on in its epoch; who starts after an end does not."""
+    """The successor of a crashed process continues its epoch; one after an end begins another."""
     monitor().report_usage(input_tokens=720)
     assert alerted(clock) == "warning"
     second = monitor(takeover=True)

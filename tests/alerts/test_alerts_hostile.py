@@ -295,7 +295,7 @@ def ascii_stream():
 
 @pytest.mark.parametrize("make", [Closed, closed_stream, Odd])
 def test_a_stream_that_cannot_be_written_hurts_nobody(project, caplog, make):
-    """The command goes on; the log has the line."""
+    """The command continues; the log has the line."""
     project.write(72)
     with (
         caplog.at_level(logging.DEBUG, logger=LOG),

@@ -181,7 +181,7 @@ def test_reports_replace_what_was_estimated_and_not_the_other_way_round():
 
 
 def test_a_fall_is_no_turn():
-    """Shrinking is not a pace; growth goes on from the lower number."""
+    """Shrinking is not a pace; growth continues from the lower number."""
     made = history((50_000, 1.0), (40_000, 2.0), (45_000, 3.0), (50_000, 4.0))
     assert (made.growth.steps, made.growth.tokens) == (3, 10_000)
 

@@ -129,7 +129,7 @@ def test_a_wrong_window_is_not_believed_until_another_is_told():
 
 
 def test_a_limit_that_comes_back_announces_nothing_twice():
-    """Stored is null meanwhile: what was announced is the level to go on from."""
+    """Stored is null meanwhile: what was announced is the level to continue from."""
     stored = Stored(DEFAULT_LADDER, None)
     for number, tokens in enumerate((150_000, 175_000, 215_000)):
         stored.take(tokens, START + number)

@@ -149,7 +149,7 @@ def test_the_next_rung_lies_where_its_owner_put_it():
 
 
 def test_any_ladder_ends_at_the_limit():
-    """Above its highest rung the turns before the limit are told, whatever that rung asks."""
+    """Above its highest rung the turns before the limit are said, whatever that rung asks."""
     ladder = Ladder([Rung("at-40", 0.4)])
     assert pace(100_000, "at-40", ladder).endswith("before the limit.")
 
@@ -163,7 +163,7 @@ def test_an_owners_sentence_is_one_printable_line():
 
 
 def test_an_owners_sentence_has_a_bound():
-    """It stays in the conversation each time it is told."""
+    """It stays in the conversation each time it is given."""
     assert len(check_critical_note("x" * MAX_CRITICAL_NOTE_CHARS)) == MAX_CRITICAL_NOTE_CHARS
     with pytest.raises(ConfigurationError, match="at most 500 characters"):
         check_critical_note("x" * (MAX_CRITICAL_NOTE_CHARS + 1))

@@ -30,7 +30,7 @@ def used(tokens):
 
 
 def test_an_agent_that_cannot_be_started_runs_unwatched(choices, monkeypatch, caplog):
-    """A failure of monitoring is a warning, and every call of the adapter goes on doing nothing."""
+    """A failure of monitoring is a warning, and every later call of the adapter does nothing."""
     monkeypatch.setenv("ULTRAMON_AGENT_ID", "only-one")
     caplog.set_level(logging.WARNING, "ultramon.integrations")
     first = Adapter("Test", **choices).begin()
@@ -237,7 +237,7 @@ def test_objects_made_for_each_turn_hold_no_conversation_that_ended(choices):
 
 
 def test_what_was_told_is_the_monitors(choices, ultramon_monitor):
-    """An object made for each run does not tell again; a request that failed told nothing."""
+    """An object made for each run does not warn again; a request that failed warned of nothing."""
     monitor, told = ultramon_monitor("mine", context_window_tokens=100_000), []
     monitor.report_usage(input_tokens=72_000)
     for fails in (True, False, False):

@@ -149,7 +149,7 @@ def test_a_turn_that_the_api_refused_is_a_failure(run):
 
 @pytest.mark.exhaustive
 def test_a_turn_that_the_user_interrupts_is_none(run):
-    """The session goes on, and ends as completed."""
+    """The session continues, and ends as completed."""
     watched = ContextHooks(**run.adapter_choices())
 
     async def turn(options):

@@ -42,7 +42,7 @@ def summarization(trigger, keep=1):
 
 
 def test_a_thread_is_one_agent_that_waits_between_its_turns(run):
-    """With a checkpointer the second turn goes on with the first one's agent."""
+    """With a checkpointer the second turn continues with the first one's agent."""
     run.outer.turns = ((10_000, 50), (20_000, 50))
     run.outer.next_turn = replies_only(run.outer)
     watched = ContextMiddleware(**run.adapter_choices())
@@ -174,7 +174,7 @@ def test_a_monitor_of_the_users_is_used_and_stays_open(run):
 
 
 def test_a_run_that_asks_a_person_waits_and_goes_on(run):
-    """A tool that interrupts the graph is no failure; the answer goes on with the same agent."""
+    """A tool that interrupts the graph is no failure; the answer continues with the same agent."""
     run.outer.turns = ((10_000, 50), (20_000, 50))
     run.outer.look = lambda: interrupt("May I?")
     watched = ContextMiddleware(**run.adapter_choices())
@@ -245,7 +245,7 @@ def test_what_is_no_summarisation_is_refused():
 
 
 def test_a_note_whose_request_failed_is_told_with_the_next(run):
-    """The history of that request is lost with it; an answered one is told once."""
+    """The history of that request is lost with it; an answered one is reported once."""
     run.outer.turns = ((72_000, 50), (72_500, 50), (73_000, 50))
     run.choices = {"tell": True}
     replies_once(run.outer, failing=(2,))

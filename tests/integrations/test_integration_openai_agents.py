@@ -92,7 +92,7 @@ def test_the_users_filter_comes_first_and_a_compaction_is_a_new_epoch(run):
 
 
 def test_a_tool_of_the_sdks_own_changes_nothing_for_its_caller(run):
-    """An agent as a tool that nobody watches is not taken for one that was handed over to."""
+    """An agent as a tool that is not watched is not taken for one that was handed over to."""
     run.inner.turns = ((20_000, 10),)
     lead = make_agent(run, run.outer, None)
     lead.tools.append(Agent("i", model=ServedModel(run.inner)).as_tool("inner", "Works."))

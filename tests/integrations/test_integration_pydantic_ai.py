@@ -111,7 +111,7 @@ def replies_only(script):
 
 
 def test_a_conversation_comes_back_with_its_last_reading(run):
-    """By its history, in another object as in another process, and it is not told again."""
+    """By its history, in another object as in another process, and it is not notified again."""
     run.outer.turns = ((80_000, 10), (81_000, 10), (82_000, 10))
     run.choices = {"tell": True}
     replies_only(run.outer)
@@ -136,7 +136,7 @@ def test_a_conversation_comes_back_with_its_last_reading(run):
 
 
 def test_a_capability_made_for_each_run_does_not_tell_again(run):
-    """What was told is the monitor's, whoever watches it."""
+    """What was reported is the monitor's, whatever watches it."""
     run.outer.turns = ((80_000, 10), (81_000, 10), (82_000, 10))
     replies_only(run.outer)
     with create_context_monitor("mine", **run.adapter_choices()) as monitor:

@@ -109,7 +109,7 @@ def test_a_session_works_with_the_tools(session):
 
 
 def test_the_server_ends_with_stdin_and_prints_nothing_but_the_protocol(tmp_path):
-    """Whatever a client sends; an agent that nobody knows keeps no server from starting."""
+    """Whatever a client sends; an agent that is not known keeps no server from starting."""
     hello = {
         "jsonrpc": "2.0", "id": 1, "method": "initialize",
         "params": {
@@ -300,7 +300,7 @@ def finder(backend, monkeypatch, agent=None, **environ):
 
 
 def test_the_caller_is_found_by_what_names_it(session, backend, monkeypatch):
-    """An option, then a variable of ours, then the client's; a hostile one names nobody."""
+    """An option, then ultramon's variable, then the client's; a hostile one names no agent."""
     assert finder(backend, monkeypatch, agent="sess")({}) == SESSION
     assert finder(backend, monkeypatch, CLAUDE_CODE_SESSION_ID=SESSION)({}) == SESSION
     assert finder(backend, monkeypatch, ULTRAMON_AGENT_ID="later")({}) == "later"
@@ -403,7 +403,7 @@ def test_a_missing_extra_is_named(tmp_path):
     [("nobody", "no agent nobody"), ("se", "fits 2 agents"), (None, "no agent: nothing says")],
 )
 def test_an_unknown_caller_is_named_at_the_call(session, backend, monkeypatch, agent, problem):
-    """The client's agent reads it; the server itself goes on."""
+    """The client's agent reads it; the server itself continues."""
     HookedSession(session.path, "second").call("SessionStart", source="startup")
     monkeypatch.delenv("CLAUDE_CODE_SESSION_ID", raising=False)
     server = make_server(agent_finder(backend, agent))

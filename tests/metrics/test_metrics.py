@@ -294,7 +294,7 @@ def test_a_counter_never_falls(store, ultramon_clock):
 
 
 def test_waiting_notices_are_counted_by_run(source, store, make, ultramon_clock):
-    """With the age of the oldest; a recipient that nobody knows has an unknown run."""
+    """With the age of the oldest; a recipient that is not known has an unknown run."""
     make("boss", run="audit")
     for recipient in ("boss", "boss", "nobody"):
         queue_message(recipient, "hello", backend=store, clock=ultramon_clock)

@@ -156,7 +156,7 @@ def test_plain_json_is_never_older_than_thirty_seconds(make, store, ultramon_clo
 
 @pytest.mark.parametrize("store", ["postgres"], indirect=True)
 def test_a_database_is_given_an_unchanged_state_every_ten_minutes(make, store, ultramon_clock):
-    """Nobody polls plain JSON there; the heartbeat, a row of its own, goes on as everywhere."""
+    """Nobody polls plain JSON there; the heartbeat, a row of its own, continues as everywhere."""
     monitor = make("scout-1")
     replaced_at = []
     for _ in range(130):

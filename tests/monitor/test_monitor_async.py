@@ -56,7 +56,7 @@ def test_entering_starts_a_monitor(store, ultramon_clock):
 
 
 def test_a_cancelled_task_is_a_cancelled_agent(make, store):
-    """Cancelling the task ends the agent as cancelled, and the cancellation goes on."""
+    """Cancelling the task ends the agent as cancelled, and is raised further."""
 
     async def agent(entered):
         async with make("scout-1"):
@@ -117,7 +117,7 @@ def test_a_start_that_is_cancelled_leaves_no_running_agent(store, ultramon_clock
 
 
 def test_an_exception_in_an_async_block_is_a_failure(make, store):
-    """The type of the exception is in the state, and the exception goes on."""
+    """The type of the exception is in the state, and the exception is raised further."""
 
     async def agent():
         async with make("scout-1"):

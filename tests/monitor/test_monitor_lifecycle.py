@@ -158,7 +158,7 @@ def test_a_crossing_is_told_after_it_was_stored(make, store):
 
 
 def test_a_receiver_that_raises_hurts_nobody(make, caplog):
-    """The agent's turn and the other receivers go on; the log names the receiver."""
+    """The agent's turn and the other receivers continue; the log names the receiver."""
     seen = []
 
     def broken(sender, event):
@@ -187,7 +187,7 @@ def test_a_receiver_that_raises_hurts_nobody(make, caplog):
     ],
 )
 def test_leaving_the_block_ends_the_agent(make, store, error, outcome, cause):
-    """The way a block is left is the outcome; the exception goes on its way."""
+    """The way a block is left is the outcome; the exception is raised further."""
     monitor = make("scout-1")
     with nullcontext() if error is None else pytest.raises(type(error)), monitor:
         if error is not None:

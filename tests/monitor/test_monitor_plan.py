@@ -65,7 +65,7 @@ def test_a_task_is_done_when_its_block_ends(make):
 
 
 def test_a_task_that_raises_may_be_half_done(make):
-    """An exception marks the item as interrupted, keeps it pending, and goes on its way."""
+    """An exception marks the item as interrupted, keeps it pending, and is raised further."""
     monitor = make("scout-1")
     with pytest.raises(OSError, match="unplugged"), monitor.task("a"):
         raise OSError("unplugged")

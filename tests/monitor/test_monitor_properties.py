@@ -189,7 +189,7 @@ class MonitorMachine(RuleBasedStateMachine):
     @precondition(lambda self: self.active)
     @rule(keeps_running=st.booleans())
     def crash_and_restart(self, keeps_running):
-        """The owner vanishes, or only seems to; another one goes on from what was stored."""
+        """The owner vanishes, or only seems to; another one continues from what was stored."""
         if keeps_running:
             self.zombies.append(self.monitor)
         self.model = copy.deepcopy(self.saved)

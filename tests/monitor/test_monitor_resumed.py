@@ -1,4 +1,4 @@
-"""An agent that comes back: its window, what it was told, where its settings came from."""
+"""An agent that comes back: its window, what it was warned of, where its settings came from."""
 
 import pytest
 
@@ -29,7 +29,7 @@ def test_an_agent_that_resumes_has_its_last_reading(ultramon_backend, outcome):
 
 
 def test_what_was_handed_off_is_not_resumed(ultramon_backend):
-    """Its work is a successor's, so whoever comes back under its id begins anew."""
+    """Its work is a successor's, so an agent that comes back under its id begins anew."""
     with create_context_monitor("a", CONFIG, backend=ultramon_backend) as monitor:
         monitor.report_usage(input_tokens=72_000)
         monitor.hand_off()
@@ -38,7 +38,7 @@ def test_what_was_handed_off_is_not_resumed(ultramon_backend):
 
 
 def test_what_an_agent_was_told_holds_for_its_epoch(ultramon_backend):
-    """It survives the process, and a new epoch begins with nothing told."""
+    """It survives the process, and a new epoch begins with nothing reported."""
     with create_context_monitor("a", CONFIG, backend=ultramon_backend) as monitor:
         monitor.report_usage(input_tokens=72_000)
         monitor.told_rank = 1

@@ -233,7 +233,7 @@ def test_eight_threads_lose_nothing(make, store, ultramon_clock):
 
 
 def test_a_store_that_refuses_a_start_can_raise(tmp_path, ultramon_monitor):
-    """With on_error="raise" the error of the store comes out of start, and nothing goes on."""
+    """With on_error="raise" the error of the store comes out of start, and nothing continues."""
     (tmp_path / "store").write_text("a file where the directory should be")
     clock = FakeClock()
     monitor = create_context_monitor(
@@ -319,7 +319,7 @@ def test_a_refused_takeover_is_not_repeated(make, store, ultramon_clock):
 
 @pytest.mark.parametrize("refusals", [["before", "before"], ["before", "after"]])
 def test_a_refused_restart_continues_the_window_once(make, store, ultramon_clock, refusals):
-    """However often the start is refused, the epoch of the vanished owner goes on."""
+    """However often the start is refused, the epoch of the vanished owner continues."""
     fill(make("scout-1", **LIMIT), 0.72)
     ultramon_clock.advance(100)
     near = {"backend": LostAnswers(store, *refusals), "clock": ultramon_clock, "takeover": True}
@@ -335,7 +335,7 @@ def test_a_refused_restart_continues_the_window_once(make, store, ultramon_clock
 def test_two_owners_in_one_process_exclude_each_other_after_a_refusal(
     make, store, ultramon_clock, refusal
 ):
-    """Only the monitor whose start was stored goes on; pid and session tell nothing."""
+    """Only the monitor whose start was stored continues; pid and session tell nothing."""
     near = {"clock": ultramon_clock, "session_id": "one conversation"}
     first = create_context_monitor("scout-1", backend=LostAnswers(store, refusal), **near).start()
     if refusal == "before":
@@ -375,7 +375,7 @@ monitor.stop()
 
 
 def test_a_forked_child_writes_nothing(tmp_path):
-    """A forked copy may go on calling; the agent stays with the parent, which is not disturbed."""
+    """A forked copy may still call; the agent stays with the parent, which is not disturbed."""
     state = tmp_path / "state" / "subagents" / "scout-1.json"
     # Python 3.12 and newer warn of every fork beside threads: this one is the point of the test.
     quiet = (sys.executable, "-W", "ignore::DeprecationWarning", "-c", FORK)

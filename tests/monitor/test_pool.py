@@ -69,7 +69,7 @@ def test_half_a_character_in_a_conversation_id_does_no_harm(pool):
 
 
 def test_a_resting_conversation_waits_until_it_is_used_again(pool):
-    """Handed back to its user it is not stale; asking for it goes on working."""
+    """Handed back to its user it is not stale; asking for it still works."""
     monitor = pool.get("alice")
     pool.rest("alice")
     assert monitor.get_state().phase == "waiting"
@@ -133,7 +133,7 @@ def test_asking_for_one_conversation_closes_the_idle_ones_once_a_minute(store, u
 
 
 def test_a_conversation_closed_by_name_ends_with_that_outcome(pool, store):
-    """An unknown outcome is refused and the conversation goes on; an unknown name is nothing."""
+    """An unknown outcome is refused and the conversation continues; an unknown name is nothing."""
     pool.get("alice")
     with pytest.raises(ValueError, match="no outcome 'done'"):
         pool.close("alice", "done")

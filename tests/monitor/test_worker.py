@@ -139,7 +139,7 @@ def test_an_exception_leaves_a_handoff_too():
 
 
 def test_a_supervised_one_does_what_it_was_assigned(assign):
-    """Its own items are for when nobody supervises it."""
+    """Its own items are for when it is not supervised."""
     assign(["x", "y"])
     with worker(CONFIG, items=["a"]) as agent:
         assert (agent.agent_id, agent.handoff) == ("job.1", None)

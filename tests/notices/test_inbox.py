@@ -98,7 +98,7 @@ def test_slow_handlers_keep_what_they_hold(backend, clock, inbox, send):
 
 
 def test_signals_say_what_an_inbox_received(inbox, send):
-    """Handlers of `on` hear their agent's notices; one that raises stops nobody."""
+    """Handlers of `on` hear their agent's notices; one that raises stops no other."""
     heard = []
 
     @ultramon.on("notice", agent_id="boss")

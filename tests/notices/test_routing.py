@@ -217,7 +217,7 @@ def test_a_recipient_is_at_most_sixteen_generations_up(backend, clock):
 
 @pytest.mark.parametrize("parents", [("b", "c", "a"), ("b", "c", "b"), ("a", None, None)], ids=str)
 def test_ancestors_in_a_cycle_are_refused(backend, clock, parents):
-    """Whichever part of the line it is in; nobody is registered."""
+    """Whichever part of the line it is in; no agent is registered."""
     put(backend, "stranger")
     for agent_id, parent_id in zip("abc", parents, strict=True):
         put(backend, agent_id, parent_id=parent_id)
@@ -228,7 +228,7 @@ def test_ancestors_in_a_cycle_are_refused(backend, clock, parents):
 
 
 def test_an_ancestor_that_is_gone_ends_the_line(backend, clock):
-    """Nobody can say any more whose child it was."""
+    """Nothing says any more whose child it was."""
     put(backend, "manager")
     put(backend, AGENT, parent_id="pruned")
     with pytest.raises(RegistrationError) as raised:
@@ -285,7 +285,7 @@ def test_invalid_thresholds_change_nothing(backend, clock, thresholds):
 
 
 def test_thresholds_can_be_plain_ratios(backend, clock):
-    """Each is a rung that asks for nothing, told once per epoch."""
+    """Each is a rung that asks for nothing, announced once per epoch."""
     with create_context_monitor(AGENT, backend=backend, clock=clock) as monitor:
         made = register(AGENT, AGENT, thresholds=[0.3, 0.725], backend=backend, clock=clock)
         assert [rung["name"] for rung in made.ladder["rungs"]] == ["at-30", "at-72-5"]

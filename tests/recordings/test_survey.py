@@ -138,7 +138,7 @@ def test_the_session_that_lost_most_work_comes_first(busy):
 
 
 def test_an_id_is_shown_as_far_as_it_differs(busy):
-    """Two that begin alike are told apart, and what is shown finds one transcript."""
+    """Two that begin alike are distinguished, and what is shown finds one transcript."""
     found = surveyed(busy, by_id=True)
     for one in found.worst_sessions:
         assert one.id.startswith(one.replay_target)
@@ -194,7 +194,7 @@ def test_an_old_session_is_read_with_a_subagent_that_goes_on(busy):
 
 
 def test_a_projects_name_is_as_long_as_needed(tmp_path):
-    """Two directories of one name are told apart by the one above."""
+    """Two directories of one name are distinguished by the one above."""
     machine = Machine(tmp_path)
     for number, project in enumerate(("/a/web", "/b/web", "/c/api")):
         machine.write(f"{number}" * 32, used("m", 10_000), project=project)

@@ -1,4 +1,4 @@
-"""All of it with real processes: who asked is told, nobody else, nothing stale, nothing lost."""
+"""All of it with real processes: who asked is notified, no other; nothing stale or lost."""
 
 import signal
 
@@ -34,7 +34,7 @@ def post(server, **body):
 
 
 def told(state, recipient):
-    """What a recipient fetches, in the order in which it is to be told."""
+    """What a recipient fetches, in the order of delivery."""
     lines = command(state, "queue", "messages", "--ack", caller=recipient).splitlines()
     return [line[line.index("[ultramon]") :] for line in lines if "[ultramon]" in line]
 

@@ -159,7 +159,7 @@ def test_a_parent_named_in_the_body_must_be_the_caller(serving, family):
 
 
 def test_making_an_agent_again_makes_its_old_tokens_worthless(serving, family):
-    """It goes on under the next generation, with what it was given before."""
+    """It continues under the next generation, with what it was given before."""
     made, again = serving.make_agent("kid", family["boss"], label="second")
     assert made["generation"] == 2
     assert family["kid"].get("/agents/kid").status_code == 401

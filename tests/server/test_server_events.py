@@ -1,4 +1,4 @@
-"""Events over HTTP: by pages, and as streams that go on where they broke off."""
+"""Events over HTTP: by pages, and as streams that continue where they broke off."""
 
 from __future__ import annotations
 

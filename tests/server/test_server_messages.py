@@ -155,7 +155,7 @@ def test_nothing_is_claimed_for_a_client_that_has_left(serving, boss):
 
 
 def test_nothing_is_claimed_with_a_token_that_was_taken_back(serving, boss):
-    """A claim that waits ends with 401 when its agent goes on under another generation."""
+    """A claim that waits ends with 401 when its agent continues under another generation."""
     with ThreadPoolExecutor(1) as pool:
         waiting = pool.submit(boss.post, CLAIM, json={"waitSeconds": 60})
         until(lambda: len(serving.services.streams.polls) == 1)

@@ -278,7 +278,7 @@ def lines_of(path):
 
 
 def test_a_closed_terminal_ends_it(tmp_path):
-    """Else a server would go on unseen, and hold its port."""
+    """Else a server would continue unseen, and hold its port."""
     import pexpect
 
     child = pexpect.spawn(

@@ -41,7 +41,7 @@ class Cast:
         return json.loads(NAMES.sub(rf"\1-{self._number}", json.dumps(value)))
 
     def make(self, name, parent=None, label=None):
-        """Have the admin make an agent known, or go on with it under the next generation."""
+        """Have the admin make an agent known, or continue with it under the next generation."""
         body = {"agentId": self.of(name), "parentId": self.of(parent), "label": label}
         answer = self.serving.admin.post("/agents", json=body)
         assert answer.status_code == 201, answer.text

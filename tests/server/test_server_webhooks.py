@@ -167,7 +167,7 @@ def test_a_redirect_is_not_followed(make_sender, receiver, send, error, status):
 
 
 def test_what_a_receiver_missed_arrives_when_it_is_back(make_sender, receiver, send, clock, error):
-    """Nobody listening is a refusal like any other."""
+    """An address without a listener is a refusal like any other."""
     with socket.socket() as reserved:
         reserved.bind(("127.0.0.1", 0))
         port = reserved.getsockname()[1]

@@ -17,7 +17,7 @@ from ultramon.system.processes import this_machine
 
 
 def test_names_begin_with_what_a_person_knows():
-    """Project and task first; the id comes last, cut where nobody chose it, else whole."""
+    """Project and task first; the id comes last, cut where it was generated, else whole."""
     assert name_of(session(label="api-server: mend the roof").record) == (
         "api-server", "mend the roof", "e26fbb3a",
     )  # fmt: skip
@@ -126,7 +126,7 @@ def test_rows_are_grouped_by_run_and_project_with_subagents_below():
 
 
 def test_a_chain_of_handoffs_is_one_row():
-    """Earlier contexts are folded into the one that goes on; their subagents come along."""
+    """Earlier contexts are folded into the one that continues; their subagents come along."""
     ended = {"active": False, "outcome": "returned"}
     agents = [
         observed("w1", started_at=NOW - 300, **ended),
@@ -165,7 +165,7 @@ def test_states_that_contradict_each_other_still_make_a_tree():
 
 
 def test_hooks_note_what_a_session_waits_for(tmp_path):
-    """A permission and a question are told from the end of a turn; work takes the need away."""
+    """A permission and a question are not the end of a turn; work takes the need away."""
     hooked = HookedSession(tmp_path)
 
     def need():

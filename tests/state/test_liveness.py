@@ -91,7 +91,7 @@ def test_silence_is_judged_by_the_agents_own_interval(seconds, values, verdict):
 
 
 def test_a_process_that_waits_here_is_alive_however_long_it_was_silent():
-    """A suspended machine beats nothing, and its waiting agent goes on with the next key press."""
+    """A suspended machine beats nothing; its waiting agent continues with the next key press."""
     record = agent(phase="waiting", started_at=NOW - MONTH, last_heartbeat=NOW - MONTH)
     assert judge(record, None, NOW, HERE).verdict == "alive"
 
@@ -211,7 +211,7 @@ def test_the_newest_sign_of_life_counts():
     ("ahead", "skewed"), [(0, False), (5, False), (5.1, True), (HOUR, True), (MONTH, True)]
 )
 def test_a_heartbeat_from_the_future_counts_as_now_and_is_flagged(ahead, skewed):
-    """More than five seconds ahead is a wrong clock: told, and never a negative age."""
+    """More than five seconds ahead is a wrong clock: reported, and never a negative age."""
     verdict = judge(agent(last_heartbeat=NOW + ahead), None, NOW, HERE)
     assert (verdict.verdict, verdict.clock_skew) == ("alive", skewed)
     assert verdict.heartbeat_age_seconds == 0.0

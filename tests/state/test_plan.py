@@ -106,7 +106,7 @@ def test_nested_tasks_lead_back_to_the_outer_one():
 
 
 def test_completing_without_a_name_completes_the_current_task_or_counts():
-    """With nothing current there is one more done that nobody named."""
+    """With nothing current there is one more done without a name."""
     made = plan("a")
     made.set_current("a")
     made.complete(None, None)

@@ -27,7 +27,7 @@ def block(language):
 
 @pytest.fixture
 def workers():
-    """Three agents in processes of their own, which do what they are told."""
+    """Three agents in processes of their own, which do what they are asked."""
     fleet = Fleet()
     workers = {name: start_worker(fleet, name, "obey") for name in ("scout-1", "two", "three")}
     for worker in workers.values():
@@ -80,7 +80,7 @@ def test_agents_return_on_a_request_and_are_seen_lost_after_a_kill(workers, orch
 
 
 def test_an_agent_that_does_not_return_in_time_is_seen_expired(workers, orchestrate):
-    """It lives on, and is not told so; one that left a handoff and lives is not expired."""
+    """It lives on, and is not notified; one that left a handoff and lives is not expired."""
     tell(workers["two"], "hand_off")
     process = orchestrate(0, "scout-1", "two")
     assert process.stdout.readline() == "scout-1 expired\n"

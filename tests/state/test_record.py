@@ -249,7 +249,7 @@ def test_what_is_no_state_is_corrupt(data):
     ],
 )
 def test_a_field_of_another_kind_is_corrupt(field, value, reason):
-    """The checksum only says that nobody changed it; the kinds are checked as well."""
+    """The checksum only says that it was not changed; the kinds are checked as well."""
     assert refused(changed(**{field: value})) == reason
 
 

@@ -78,7 +78,7 @@ def test_any_record_is_glanced_as_it_is_decoded(record, known):
     ids=repr,
 )
 def test_a_glance_decodes_only_the_head(values):
-    """Whatever a state of ours holds, the fields behind the head wait until they are used."""
+    """Whatever a state of ultramon holds, the fields behind the head wait until they are used."""
     record = glanced(**values)
     assert undecoded(record) == {*kinds(), "extra"} - {*HEAD_FIELDS, "schema", "pending"}
     for attribute in HEAD_FIELDS:
@@ -101,7 +101,7 @@ def test_a_glance_decodes_only_the_head(values):
     ids=repr,
 )
 def test_an_unusual_level_waits_for_the_rest(values):
-    """What cannot be told apart at a glance is decoded on use, and is right then."""
+    """What cannot be distinguished at a glance is decoded on use, and is right then."""
     record = glanced(**values)
     for attribute in ("usage_ratio", "action", *values):
         assert getattr(record, attribute) == getattr(plain_record(**values), attribute)

@@ -118,7 +118,7 @@ def test_a_list_leaves_the_tasks_of_commands_alone():
 
 
 def test_a_plan_that_is_not_saved_changes_no_state():
-    """Whoever compares both sees whether there is anything to store."""
+    """A caller that compares both sees whether there is anything to store."""
     record = listed(task(1, "read", IN_PROGRESS), task(2, "write", IN_PROGRESS))
     before = encode_state(record, "x")
     plan = StoredPlan(record)

@@ -1,4 +1,4 @@
-"""Files of ours are replaced as a whole or not at all, and nothing planted is followed."""
+"""Files are replaced as a whole or not at all, and nothing planted is followed."""
 
 import os
 import stat
@@ -70,7 +70,7 @@ def test_a_full_disk_keeps_what_was_there(tmp_path):
 
 
 def test_a_block_that_fails_leaves_no_temporary_file(tmp_path):
-    """Another error than the system's goes on as it is."""
+    """Another error than the system's is raised as it is."""
     temporary = tmp_path / "temporary"
 
     def fail():

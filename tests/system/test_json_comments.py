@@ -107,7 +107,7 @@ def test_a_file_with_comments_comes_back_to_the_byte():
 
 
 def test_a_member_changes_among_its_comments():
-    """What a person wrote into an object of ours stays there."""
+    """What a person wrote into an object of ultramon's stays there."""
     document = JsonText('{"a": {"b": 1, // slow\n  "c": 2 /* two */, "d": 3}}', has_comments=True)
     document.replace(("a",), {"b": 5, "c": 2, "e": 4})
     assert document.text == '{"a": {"b": 5, // slow\n  "c": 2, /* two */\n  "e": 4}}'

@@ -139,7 +139,7 @@ def test_assigned_items_that_nobody_did_are_lost(begin, check, ultramon_fleet, s
 def test_an_agent_that_died_without_a_plan_proves_nothing(
     begin, check, ultramon_fleet, ultramon_clock, store
 ):
-    """Nobody knows what it had to do, noticed by a fleet or not; an assignment tells."""
+    """Nothing says what it had to do, noticed by a fleet or not; an assignment does."""
     fleet, hung = ultramon_fleet("audit", backend=store), FakeClock()
     begin("w-1", "a").complete_task("a")
     begin("w-2", clock=hung, lost_after_seconds=60)
@@ -215,7 +215,7 @@ def test_an_agent_that_continues_itself_has_taken_its_handoff(begin, check):
 
 
 def test_work_of_a_killed_process_is_lost_until_a_fleet_saves_it(tmp_path):
-    """Without a fleet nobody has b and c; a fleet rebuilds the handoff, and a successor does it."""
+    """Without a fleet no agent has b and c; a fleet rebuilds the handoff, a successor does it."""
     from ultramon import Fleet
 
     killed = subprocess.run([sys.executable, "-c", KILLED], check=False, timeout=60)
@@ -243,7 +243,7 @@ def test_a_run_without_agents_proves_nothing(check):
 
 @pytest.mark.parametrize("store", ["memory", "file"], indirect=True)
 def test_a_state_that_cannot_be_read_proves_nothing(begin, check, store, tmp_path):
-    """It may hold items that nobody knows of."""
+    """It may hold items that no agent has named."""
     begin("w-1").stop()
     if store.url == "memory:":
         store.directory.states["w-1"] = b"{}"

@@ -419,7 +419,7 @@ def test_runs_and_events_are_called_by_names_not_by_uuids(serving, make, clock):
 
 
 def test_events_are_read_once(backend, make):
-    """The reader goes on behind what it has; nothing is shown twice."""
+    """The reader continues behind what it has; nothing is shown twice."""
     make("one")
     reader = EventReader(backend)
     assert [event.agent_id for event in reader.latest(lambda _: True, 9)] == ["one"]

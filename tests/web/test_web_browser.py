@@ -194,7 +194,7 @@ def test_the_page_shows_budgets_as_status_does(store, open_page):
 
 
 def test_the_page_equals_status_after_the_store_was_away(network, backend, open_page):
-    """It says that the store does not answer and from when its content is, then goes on."""
+    """It says that the store does not answer and from when its content is, then continues."""
     direct = open_backend(network.url.replace(str(network.port), str(network._server)))
     monitor = create_context_monitor("one", CONFIG, backend=direct).start()
     monitor.report_usage(input_tokens=2_000)
