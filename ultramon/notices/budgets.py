@@ -48,6 +48,7 @@ LEAST_QUARTERS = 3
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,39}", re.ASCII)
 _PATTERN_CHARS = 200
 _USD_DIGITS = 6
+# No message waits for longer.
 _FAR_SECONDS = 366 * 86_400.0
 
 
@@ -249,6 +250,7 @@ def period_of(budget: Budget, now: float) -> Period:
         key, after = f"{year}-W{week:02d}", first + timedelta(days=7)
     elif budget.period == MONTH:
         first = today.replace(day=1)
+        # 31 days later is in the next month, however long this one is.
         key, after = f"{today:%Y-%m}", (first + timedelta(days=31)).replace(day=1)
     else:
         first, key, after = today, today.isoformat(), today + timedelta(days=1)

@@ -94,6 +94,7 @@ def decide(
     if level is None or level == previous:
         return None
     is_rise = resolved.rank(level) > resolved.rank(previous)
+    # A lower bound proves that a level was reached, never that one was left.
     if usage_ratio(record) is None and not is_rise:
         return None
     rung = rungs.rung(level)

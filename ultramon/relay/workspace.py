@@ -281,6 +281,7 @@ def _plan(run: str, cwd: str, repository: _Repository | None, *, in_place: bool)
                 cwd, "is in no git repository", "work in place, where nothing is checkpointed"
             )
         return _Record(True, None, cwd, None, None)
+    # git names the real top of a tree; the user may have come through a link.
     prefix = os.path.relpath(os.path.realpath(cwd), os.path.realpath(repository.root))
     base = _find_commit(cwd, "HEAD")
     status = read_status(cwd, seconds=TREE_SECONDS)

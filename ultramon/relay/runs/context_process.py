@@ -122,6 +122,7 @@ class ContextProcess:
 
     def _signal(self, number: signal.Signals) -> None:
         if self._next is None and self.returncode is None and self.pid:
+            # The whole group, which the tools that a host has started belong to.
             with suppress(ProcessLookupError):
                 os.killpg(self.pid, number)
 
@@ -144,6 +145,7 @@ class Continuation:
 def find_leader(environ: dict[str, str]) -> int | None:
     """Return the process whose environment has these variables and that leads its group."""
     for process in processes_with(environ):
+        # A background process of a context has the same environment, and leads no group.
         with suppress(ProcessLookupError):
             if os.getpgid(process.pid) == process.pid:
                 return process.pid

@@ -109,6 +109,7 @@ class Relay:
                 self._spawn,
                 list(run.items),
                 verify=None if check is None else self._verify,
+                # The one session of a comparison has no relay that asks it to hand over.
                 enforce=not run.is_single,
                 grace_seconds=choices.grace_seconds,
                 max_restarts=MAX_RESTARTS,

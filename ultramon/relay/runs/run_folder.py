@@ -70,6 +70,7 @@ def run_lock(folder: str) -> Iterator[None]:
     """
     holder = os.path.join(folder, _HOLDER)
     try:
+        # The relay that holds it may work for hours, so nothing is waited for.
         lock = Lock(os.path.join(folder, _LOCK), open_private, 0.0)
         lock.__enter__()
     except LockedError as error:

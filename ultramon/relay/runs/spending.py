@@ -105,6 +105,7 @@ class RunSpending:
         if self.choices.max_usd is None:
             return
         try:
+            # A hook replaces its file, which changes the time of the folder.
             changed_at = os.stat(os.path.join(self.folder, FOLDER)).st_mtime_ns
             if self._seen.get(agent_id) == changed_at:
                 return
@@ -165,6 +166,7 @@ class RunSpending:
         kinds = [sum(kind) for kind in zip(*(one.all_kinds for one in counted), strict=True)]
         new, read, written, written_1h, output = kinds
         tokens = SpentTokens(new, written + written_1h, read, output)
+        # Of two counts the higher one holds, as for the cap.
         if tokens.all_tokens > record.spent.all_tokens:
             record.spent = tokens
         nano_usd = sum(one.all_nano_usd for one in counted)

@@ -68,6 +68,7 @@ class CommandCheck:
                     stdin=subprocess.DEVNULL,
                     stdout=subprocess.DEVNULL,
                     stderr=subprocess.DEVNULL,
+                    # In a group of its own, so that all that it started can be ended with it.
                     start_new_session=True,
                 )
             except OSError as error:
@@ -79,6 +80,7 @@ class CommandCheck:
         finally:
             with self._lock:
                 self._running = None
+            # Also after a normal end: what a check left in the background must not run on.
             _kill(process)
             process.wait()
         if code is None:
