@@ -165,6 +165,7 @@ if not TYPE_CHECKING:
         if room is None:
             raise AttributeError(f"module 'ultramon' has no attribute {name!r}")
         value = getattr(importlib.import_module(f"ultramon.{room}"), name)
+        # Kept, so that the next use of the name does not come here.
         globals()[name] = value
         return value
 

@@ -14,6 +14,7 @@ from ultramon.pictures.elements import Element, element
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
+# A window filled to the brim must not look cut off.
 _HEADROOM = 1.08
 _CHART_HEIGHT = 200
 _AXIS_HEIGHT = 22
@@ -102,6 +103,7 @@ class _Scale:
     def labels(self) -> Iterator[tuple[float, str]]:
         """Yield round times and how they are written, UTC."""
         length = self.end - self.begin
+        # A job of years still gets no more labels than that.
         longest = _STEPS[-1] * math.ceil(length / _STEPS[-1] / _MOST_LABELS)
         step = next((one for one in _STEPS if length / one <= _MOST_LABELS), longest)
         form = "%m-%d" if step >= 86_400 else "%H:%M:%S" if step < 60 else "%H:%M"
@@ -173,6 +175,7 @@ def token_chart(
 
     areas, lines = [], []
     for epoch in _epochs(points):
+        # A percentage times ten is a place in the view box, which is 1,000 wide.
         corners = [(float(scale.at(point.at)[:-1]) * 10, height(point.tokens)) for point in epoch]
         path = " ".join(f"{x:.1f},{y:.1f}" for x, y in corners)
         bottom = f"{corners[-1][0]:.1f},{_CHART_HEIGHT} {corners[0][0]:.1f},{_CHART_HEIGHT}"

@@ -71,6 +71,7 @@ def timeline(
 
     corners = [f"0,{_HEIGHT:.0f}"]
     for number, tokens in enumerate(points):
+        # Steps, not slopes: between two readings nothing was measured.
         corners += [f"{step * x:.1f},{height(tokens)}" for x in (number, number + 1)]
     corners.append(f"{_WIDTH:.0f},{_HEIGHT:.0f}")
     drawn = [element("polygon", class_="fill", points=" ".join(corners))]

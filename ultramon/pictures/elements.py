@@ -33,6 +33,7 @@ def element(tag: str, *children: Element | str | None, **attributes: object) -> 
             if last is None:
                 made.text = (made.text or "") + text
             else:
+                # A text behind an element is kept at that element, not at the one around both.
                 last.tail = (last.tail or "") + text
         elif child is not None:
             made.append(child)

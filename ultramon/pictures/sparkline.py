@@ -39,5 +39,6 @@ def sparkline(
     line = ""
     for column in range(columns):
         share = tokens[len(tokens) * column // columns : len(tokens) * (column + 1) // columns]
+        # The highest of its share: a mean would hide a window that was full for one reading.
         line += steps[max(0, min(max(share) * len(steps) // top, len(steps) - 1))]
     return line.rjust(width)

@@ -27,6 +27,7 @@ class TimeAxis:
 
     def __init__(self, points: Sequence[HistoryPoint], until: float | None = None) -> None:
         self._points = points
+        # A clock that was set back must not draw the curve backwards.
         self.times = list(accumulate((point.at for point in points), max))
         self._begin = self.times[0]
         self._seconds = max(self.times[-1], until or 0.0) - self._begin

@@ -67,6 +67,7 @@ def name_of(record: StateRecord) -> AgentName:
     folder = "" if record.host == SDK_HOST else record.cwd or ""
     project = os.path.basename(folder.rstrip("/"))
     label, shown_id = record.label or "", short_id(record)
+    # The project stands before the title anyway.
     if project and (label == project or label.startswith(f"{project}: ")):
         label = label[len(project) + 2 :]
     if shown_id == record.agent_id:  # chosen, not generated
@@ -126,6 +127,7 @@ def runway_to_limit(record: StateRecord) -> Runway | None:
     """
     forecast = record.forecast or {}
     likely = (forecast.get("rungs") or {}).get("compaction") or {}
+    # Where this host was seen to compact comes before the limit.
     if isinstance(likely.get("seen"), int):
         return Runway.of(likely)
     return None if record.usage_ratio is None else Runway.of(forecast.get("limit"))

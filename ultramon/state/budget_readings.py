@@ -323,6 +323,7 @@ def _is_of(path: str | None, folder: str) -> bool:
 
 
 def _is_inside(path: str, folder: str) -> bool:
+    # A path in a transcript may be of another system.
     folder = folder.rstrip("/\\")
     return path == folder or path.startswith((f"{folder}/", f"{folder}\\"))
 

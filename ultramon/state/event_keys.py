@@ -29,6 +29,7 @@ def event_key(event: dict[str, Any]) -> str:
 
     An event that is about no agent brings its key along.
     """
+    # What several agents share is one event, whichever of them noticed it.
     own = event.get("key")
     if isinstance(own, str):
         return own

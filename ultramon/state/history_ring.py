@@ -80,8 +80,10 @@ def _crowded(rows: list[bytes], count: int, *, keeps_crossings: bool = True) -> 
     for age, (first, end) in enumerate(
         zip(reversed([0, *ends]), reversed([*ends, len(rows)]), strict=True)
     ):
+        # Times may be equal, or run backwards where the clock was set back.
         duration = abs(times[end - 1] - times[first]) or 1
         weights += [
+            # By the age of their epoch: the window of now stays visible the longest.
             (abs(times[n + 1] - times[n - 1]) / duration / (1 + age), n)
             for n in range(first + 1, end - 1)
             if not (keeps_crossings and rows[n][15] != rows[n - 1][15])

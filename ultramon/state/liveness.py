@@ -150,6 +150,7 @@ def beats_until(
     if interval is None or (record.pid is not None and _is_local(record, machine)):
         return None
     if heartbeat_at is not None and heartbeat_at > beat:
+        # A beat from the future must not keep an agent alive for longer.
         beat = min(heartbeat_at, now)
     limit = STALE_AFTER_INTERVALS * interval
     if record.lost_after_seconds is not None:

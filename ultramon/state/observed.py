@@ -125,6 +125,7 @@ def checked_line(one: ObservedAgent) -> bytes | Unreadable:
     A text without line breaks is copied: to encode a state costs as much as to decode it.
     """
     text = one.record.undecoded_body
+    # Text that a terminal may not get as it is, is decoded and written anew.
     if not text.isascii() or not text or any(map(text.__contains__, _NOT_SHOWN)):
         checked = checked_json(one)
         if isinstance(checked, Unreadable):

@@ -47,6 +47,7 @@ def change_state(backend: Backend, agent_id: str, now: float) -> Iterator[StateR
     directory = backend.directory
     with directory.locked(agent_id, _LOCK_SECONDS):
         record = directory.read_to_replace(agent_id)
+        # A state of a newer version may have fields that would be lost here.
         refuse_newer(record, directory.file(agent_id))
         if record.host in _PROGRAMS:
             raise AgentWorkError(agent_id, _PROGRAMS[record.host])

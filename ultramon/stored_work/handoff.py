@@ -44,6 +44,7 @@ def leave_handoff(
     """
     from ultramon.handoff import bounded
 
+    # Before the lock, which hooks of the same session wait for.
     said = bounded(texts)
     with change_state(backend, agent_id, now) as record:
         handoff = _make(record, said, now, resume_command(record))

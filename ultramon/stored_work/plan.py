@@ -36,6 +36,7 @@ def change_plan(
     with change_state(backend, agent_id, now) as record:
         plan = StoredPlan(record)
         step(plan)
+        # Before it is stored: a state that is too large could not be read back.
         if not plan.fits:
             raise AgentWorkError(agent_id, "full")
         plan.save()
@@ -89,6 +90,7 @@ def _checked(plan: StoredPlan, name: str) -> str:
 
 def _find(plan: StoredPlan, name: str) -> dict[str, Any] | None:
     task = next((task for task in plan.tasks if task["name"] == name), None)
+    # The host's own list decides about its tasks, and its next report would undo a change here.
     if task is not None and task.get("id") is not None:
         raise AgentWorkError(plan.agent_id, "clients_task", name, task["id"])
     return task
