@@ -51,6 +51,7 @@ class CommandFailed(click.ClickException):
     exit_code = int(ExitCode.FAILURE)
 
     def __init__(self, message: str) -> None:
+        # One line, also where the words of a library have several.
         super().__init__(" ".join(message.split()))
 
 

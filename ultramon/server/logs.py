@@ -79,6 +79,7 @@ class LogFile(WatchedFileHandler):
         super().__init__(os.path.abspath(path), encoding="utf-8")
 
     def _open(self) -> TextIOWrapper:
+        # No link is followed: another user could have planted it in a shared folder.
         flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT | getattr(os, "O_CLOEXEC", 0)
         found = os.open(self.baseFilename, flags | getattr(os, "O_NOFOLLOW", 0), 0o600)
         if not stat.S_ISREG(os.fstat(found).st_mode):

@@ -72,6 +72,7 @@ if not TYPE_CHECKING:
         if room is None:
             raise AttributeError(f"module 'ultramon.testing' has no attribute {name!r}")
         value = getattr(importlib.import_module(f"ultramon.testing.{room}"), name)
+        # Kept, so that the next use of the name does not come here.
         globals()[name] = value
         return value
 

@@ -229,6 +229,7 @@ def command(
     it those of this machine are listed.
     """
     if host is None:
+        # A choice is for an installation, and without a host there is none.
         if layer or plugin or dry_run or any(value is not None for value in choices.values()):
             raise click.UsageError("Missing argument 'HOST'.")
         print_hosts(chosen_directory(state_dir), as_json=json)

@@ -75,6 +75,7 @@ def _hand_out(agent_id: str, token: str, path: str | None, *, json: bool) -> Non
     if path is None:
         print_result({"agentId": agent_id, "token": token}, token, as_json=json)
         return
+    # The line that is printed may be run in another directory.
     path = os.path.abspath(path)
     write_token(path, token)
     if not json:

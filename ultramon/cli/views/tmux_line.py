@@ -75,6 +75,7 @@ def _list(backend: Backend, run: str | None) -> Survey:
                     needing += bool(need_of(one))
                 living.append(one)
         living.sort(key=_nearness)
+        # Sorted by their heads, so that only the one that is named is decoded whole.
         for one in living:
             if not isinstance(checked_json(one), Unreadable):
                 return verdicts, one, needing, problems

@@ -132,6 +132,7 @@ def _address(text: str) -> Address | None:
     except ValueError:
         return None
     if isinstance(address, ipaddress.IPv6Address):
+        # The last 32 bits are the address that is reached, so that has to be allowed.
         if address in _NAT64:
             return ipaddress.IPv4Address(int(address) & 0xFFFFFFFF)
         return address.ipv4_mapped or address.sixtofour or address

@@ -110,6 +110,7 @@ def sign(secret: bytes, at: int, body: bytes) -> str:
         at: The time of sending, epoch seconds: lets the receiver refuse replays.
         body: The exact bytes of the request.
     """
+    # With the time, so that a receiver can refuse what is sent a second time later.
     digest = hmac.new(secret, b"%d.%s" % (at, body), "sha256").hexdigest()
     return f"t={at},v1={digest}"
 
@@ -321,6 +322,7 @@ class Sender:
             "Content-Type": "application/json",
             "Accept-Encoding": "identity",
             "User-Agent": f"ultramon/{__version__}",
+            # The same at every attempt, so that a receiver can skip what it has.
             "Idempotency-Key": str(message_id),
             SIGNATURE_HEADER: sign(self._target.secret, int(self._clock.now()), body),
         }
@@ -335,6 +337,7 @@ class Sender:
             read_bytes = 0
             async for chunk in response.aiter_raw():
                 read_bytes += len(chunk)
+                # Only the status of an answer counts; the rest of a long one is not read.
                 if read_bytes > MAX_ANSWER_BYTES:
                     break
             return response.status_code

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from ultramon.state.record import StateRecord
 
 HANDOFF = "handoff-1"
+# One race hardly ever shows that both sides can win.
 RACES = 10
 
 

@@ -24,6 +24,7 @@ class WallClock(FakeClock):
         super().__init__()
         self._ahead = 0.0
         right_time = time.time
+        # A store may ask the clock of its process instead of its caller's.
         monkeypatch.setattr(time, "time", lambda: right_time() + self._ahead)
 
     def jump(self, seconds: float) -> None:
@@ -128,6 +129,7 @@ class QueueClockContract(WallClockContract):
         wall.advance(1)
         wall.jump(4 * wrong)
         assert claim(queue, wall.now(), recipient="other") == []
+        # Two days, which is past the expiry of every message here.
         assert len(queue.peek("boss", now=wall.now())) == 3
         (depth,) = queue.depth(now=wall.now())
         assert (depth.ready, depth.waiting, depth.claimed, depth.expired) == (1, 1, 1, 0)
