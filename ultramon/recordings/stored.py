@@ -54,6 +54,7 @@ def stamp_of(path: str, *, follow_links: bool = False) -> Stamp | None:
     """
     stored = find_stored(path)
     if stored is not None:
+        # Of a session in a database only its size and time are known.
         return 0, stored.size, stored.changed_ms * 1_000_000
     found = os.stat(path, follow_symlinks=follow_links)
     if not stat.S_ISREG(found.st_mode):

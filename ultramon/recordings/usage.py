@@ -62,6 +62,7 @@ class UsagePart(NamedTuple):
     @property
     def request_tokens(self) -> int:
         """The input side of one of these requests, as far as tiers of prices need it."""
+        # A tier of prices begins above its bound, so one token more is in it.
         return self.size_class + 1 if self.size_class else 0
 
     @property
@@ -97,12 +98,15 @@ class UsageSums:
     ) -> None:
         """Add requests, or events; a negative count takes them back."""
         name = None if model is None else model[:_MAX_MODEL_CHARS]
+        # What the host has priced itself is not mixed with what needs a price.
         key = (kind, day, name, size_class(request_tokens), speed, cost_usd is not None)
         row = self._by_key.get(key)
         if row is None:
             if len(self._rows) >= self.MOST:
                 self._make_room()
             if len(self._rows) >= self.MOST:
+                # What does not fit any more keeps its tokens, without a model and so without a
+                # price.
                 key = (kind, "", None, 0, None, False)
                 row = self._by_key.get(key)
             if row is None:

@@ -267,6 +267,7 @@ class PostedAgents:
 
         def take(gauge: Gauge) -> dict[str, Any]:
             memory = gauge.record.extra[MEMORY]
+            # What was read before a boundary is not compared with what comes after it.
             for name in ("usedPercentage", "totalInputTokens", "sampledAt", TAKEN_AT, "compacting"):
                 memory.pop(name, None)
             answer: dict[str, Any] = {"status": EVENTS[event]}
@@ -277,6 +278,7 @@ class PostedAgents:
                     answer["last_handoff_path"] = memory[HANDOFF_PATH]
             else:
                 if emitted_at is not None:
+                    # Boundaries may arrive in another order than they happened.
                     memory["boundaryAt"] = max(emitted_at, memory.get("boundaryAt", 0.0))
                 if event == COMPACTION:
                     memory["compacting"] = True
@@ -394,6 +396,7 @@ def _is_stale(memory: dict[str, Any], emitted_at: float | None) -> bool:
 
 def _is_another(memory: dict[str, Any], reading: PostedReading) -> bool:
     """Return whether a reading says more than the last one."""
+    # With a time of its own a reading is always another one; without it only other numbers are.
     return reading != (memory.get("usedPercentage"), memory.get("totalInputTokens"), None)
 
 

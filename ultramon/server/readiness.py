@@ -46,6 +46,7 @@ class Readiness:
         """Return why the server is not ready, at most a second old; None when it is."""
         if self._stopping.is_set():
             return "the server is stopping"
+        # Peers may ask at once: one look at the store answers them all.
         async with self._checking:
             if self._clock.monotonic() >= self._fresh_until:
                 self._problem = await run_in_threadpool(self._check)

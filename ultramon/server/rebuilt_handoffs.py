@@ -37,6 +37,7 @@ class RebuiltHandoffs:
             StateError: The log cannot be read.
         """
         with self._lock:
+            # By the cursor: a page whose rows cannot be read has no events, and is not the last.
             while (page := self._backend.events(self._cursor)).cursor != (self._cursor or "0"):
                 for event in page.events:
                     self._remember(event)

@@ -75,6 +75,7 @@ async def _chunks(
     try:
         while not services.stopping.is_set():
             mark, found = await streams.read(read)
+            # Before anything is sent: a token that was revoked gets no further event.
             if found or time.monotonic() - verified_at >= VERIFY_SECONDS:
                 await _verify_again(request)
                 verified_at = time.monotonic()
