@@ -187,6 +187,7 @@ class MetricsSource:
         self._add_budgets(samples, now)
         self._counters.read(self._labels_of_event)
         for metric, counts in self._counters.samples.items():
+            # A copy: the counters grow while this collection is still shown.
             samples[metric] = dict(counts)
         return samples
 

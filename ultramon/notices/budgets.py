@@ -343,6 +343,7 @@ def _empties_at(
     """
     if spent.first_at is None or spent.quarters < LEAST_QUARTERS or not 0 < amount < limit:
         return None
+    # At least a second: the first request may be of now.
     at = now + (limit - amount) * max(now - spent.first_at, 1.0) / amount
     if at > now + _FAR_SECONDS or (period.ends_at is not None and at >= period.ends_at):
         return None

@@ -48,6 +48,7 @@ class Rates(NamedTuple):
         """
         tier = self.tiers[0]
         for one in self.tiers[1:]:
+            # A request of exactly so many tokens is still below the tier.
             if request_tokens > one.above_tokens:
                 tier = one
         return (

@@ -75,6 +75,7 @@ class Services:
         self.clock = clock
         self.registry = registry_of(backend)
         self.queue = queue_of(backend)
+        # A queue on this machine waits for no database.
         if hasattr(self.queue, "patience_seconds"):
             self.queue.patience_seconds = SEND_SECONDS
         self.posted = PostedAgents(backend)

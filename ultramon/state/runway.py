@@ -38,6 +38,7 @@ class Runway:
         if stored is None or not isinstance(turns, int):
             return None
         low, high = stored.get("turnsLow"), stored.get("turnsHigh")
+        # A state of an earlier version has the middle alone.
         if not isinstance(low, int):
             return cls(turns, turns, turns)
         return cls(turns, low, high if isinstance(high, int) else None)

@@ -123,6 +123,7 @@ def write_handoff(
         As `put_handoff`.
     """
     before = record.handoff if isinstance(record.handoff, dict) else {}
+    # What the agent left itself in this epoch keeps its words.
     said = before if before.get("handoffId") == handoff_id(record) else {}
     left = {"notes": with_unnamed_tasks(notes, record), **said}
     handoff = make_handoff(record, record.tasks or [], now=now, reason=reason, left=left)
@@ -137,6 +138,7 @@ def put_handoff(record: StateRecord, handoff: dict[str, Any], now: float) -> dic
     before = record.handoff if isinstance(record.handoff, dict) else {}
     is_first = before.get("handoffId") != handoff["handoffId"]
     record.handoff = handoff
+    # The first has the key of one that is rebuilt; a later one needs a key of its own.
     number = 0 if is_first else round(now * 1000)
     return record.event("handoff_ready", at=now, n=number, handoff=handoff)
 

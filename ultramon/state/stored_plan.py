@@ -131,6 +131,7 @@ class StoredPlan:
 
     def set_status(self, task: dict[str, Any], status: str) -> None:
         """Give a task another status; the one begun last is the current one."""
+        # A task that is reported again in its status has not begun now.
         if status == IN_PROGRESS != task["status"]:
             self._begun = task["name"]
         task["status"] = status
@@ -159,6 +160,7 @@ class StoredPlan:
 
     def adopt(self, reported: ReportedTask) -> None:
         """Append a client's task whose creation was not reported, unless it may be counted."""
+        # While some are only counted, one of an unknown id may be among them.
         if not self._more:
             self.put(reported)
 

@@ -73,6 +73,7 @@ class Invocation:
         except (StateError, OSError) as error:
             self.fail("", str(error))
             self.installed = InstalledChoices(choices_path)
+            # What the user chose cannot be read, so no agent is warned.
             self.installed.audience = NO_AUDIENCE
 
     @property

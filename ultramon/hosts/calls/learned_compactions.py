@@ -59,6 +59,7 @@ class LearnedCompactions:
             StateWriteError: The file system refused.
         """
         known = self._load()
+        # Taken out first, so that the newest stands last and the oldest is forgotten.
         known[key] = [*known.pop(key, []), tokens][-_KEPT:]
         self._store(known)
 

@@ -91,6 +91,7 @@ def bounded_lines(stream: BinaryIO, max_line_bytes: int = MAX_LINE_BYTES) -> Ite
         overlong = len(line) > max_line_bytes and not line.endswith(b"\n")
         del line
         while overlong:
+            # Read past piece by piece, never held as a whole.
             rest = stream.readline(1024 * 1024)
             overlong = bool(rest) and not rest.endswith(b"\n")
 
@@ -231,6 +232,7 @@ def token_count(usage: JsonObject, name: str) -> int:
     value = usage.get(name)
     if value is None:
         return 0
+    # By `type`, as a bool is an int too.
     if type(value) is not int or not 0 <= value <= _MAX_TOKENS:
         shown = value if isinstance(value, float) or type(value) is bool else type(value).__name__
         raise ValueError(f"{name} ({shown}) is not a token count")
@@ -258,6 +260,7 @@ def text_of(value: object, keys: tuple[str, ...] | None) -> str:
     if isinstance(value, str):
         return value
     pieces: list[str] = []
+    # JSON may nest deeper than Python recurses.
     stack = [value]
     while stack:
         item = stack.pop()

@@ -123,7 +123,11 @@ async def identify(services: Services, credentials: Credentials, path: str) -> C
     if is_same(token, services.admin_token):
         return Caller(ADMIN)
     stored = await run_in_threadpool(
-        bearer_of, token.decode("latin-1"), backend=services.backend, clock=services.clock
+        # A head may hold any byte; one beyond ASCII is in no token.
+        bearer_of,
+        token.decode("latin-1"),
+        backend=services.backend,
+        clock=services.clock,
     )
     if stored is None:
         raise unauthorized()

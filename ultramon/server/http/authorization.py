@@ -113,6 +113,7 @@ def permit(request: Request, agent_id: str) -> StoredAgent:
     """
     services: Services = request.app.state.services
     caller: Caller = request.state.caller
+    # Its state was loaded to verify the token, and is not loaded twice.
     if caller.stored is not None and caller.agent_id == agent_id:
         return caller.stored
     stored = services.backend.load(check_agent_id(agent_id))

@@ -35,6 +35,7 @@ def proxy_networks(named: Iterable[str]) -> list[IPv4Network | IPv6Network]:
             network = ip_network(name)
         except ValueError as error:
             raise ConfigurationError("--behind-proxy", name, f"{allowed}: {error}") from error
+        # Every client's own headers would be believed.
         if network.prefixlen == 0:
             raise ConfigurationError("--behind-proxy", name, allowed)
         networks.append(network)
@@ -69,6 +70,7 @@ class BehindProxies:
         peer = scope.get("client")
         if not peer:
             return False
+        # Behind "%" an IPv6 address names its interface.
         address = ip_address(peer[0].partition("%")[0])
         # A socket for both families shows the old one's addresses in the form of the new one.
         address = getattr(address, "ipv4_mapped", None) or address

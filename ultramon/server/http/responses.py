@@ -15,6 +15,7 @@ AgentIdText = Annotated[
 AgentIdInPath = Annotated[
     str, Path(pattern=ID_PATTERN, description="An agent id; never the name of a Windows device.")
 ]
+# Both stores number messages in 64 bits.
 MAX_NUMBER = 2**63 - 1
 
 

@@ -175,6 +175,7 @@ def send_message(
         expires_seconds=body.expires_seconds,
     )
     message_id = services.queue.queue_message(draft, now=services.now())
+    # 0: the database is away, and the message is kept on this machine until it is back.
     return Stored(message_id=message_id or 0)
 
 

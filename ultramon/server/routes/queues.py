@@ -81,6 +81,7 @@ def list_dead(
 def retry_dead(message_id: MessageNumber, services: Served, caller: AdminCaller) -> Handled:
     """Give a dead message five new attempts within a day; 409 when its dedupe key is taken."""
     if not services.queue.retry(message_id, now=services.now()):
+        # Still dead: a newer message has its key.
         if any(one.id == message_id for one in services.queue.dead()):
             raise HTTPException(409, f"message {message_id} was queued again under its dedupe key")
         raise _not_dead(message_id)
