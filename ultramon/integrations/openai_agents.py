@@ -418,6 +418,7 @@ def _compaction_id(items: Iterable[Any]) -> str | None:
 
 
 def _describe_failure(context: RunContextWrapper[Any], error: Exception) -> str:
+    # The SDK's words ask the model to try again, which a handoff must not.
     if isinstance(error, HandedOffError):
         return str(error)
     return default_tool_error_function(context, error)

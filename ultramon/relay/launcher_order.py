@@ -45,6 +45,7 @@ class Launchers:
     def next_name(self) -> str:
         """Return the preferred one that is free, else that whose limit ends first."""
         now = self._clock.now()
+        # All that are free count alike, and `min` keeps the first of them: the user's order.
         return min(self._launchers, key=lambda name: max(now, self.free_at(name)))
 
     def free_at(self, name: str) -> float:

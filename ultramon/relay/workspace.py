@@ -149,6 +149,7 @@ class RelayWorkspace:
             count = int(self._git("rev-list", "--count", since).stdout)
             log = self._git(
                 "log",
+                # The user's settings may have signatures printed between the lines.
                 "--no-show-signature",
                 f"--max-count={MAX_SHOWN}",
                 "-z",
@@ -388,6 +389,7 @@ def _describe_start(repository: _Repository) -> list[str]:
 
 def _is_worktree(root: str, repository: _Repository) -> bool:
     """Return whether a directory is the top of a worktree of this repository."""
+    # A link in its place could lead into another tree.
     if not os.path.isdir(root) or stat.S_ISLNK(os.lstat(root).st_mode):
         return False
     try:

@@ -110,6 +110,7 @@ def command(
             rungs = [percent / 100 for percent in thresholds]
         recipient = None if notify is None else find_agent_id(backend, notify)
         made = register(target, caller, recipient, rungs, backend=backend)
+    # Read again, as it may have been ended at the same time.
     is_enabled = made is not None and any(
         one.notify_id == made.notify_id and one.is_enforced
         for one in registry_of(backend).registrations(target)

@@ -34,5 +34,6 @@ def command(host: str, payload: str | None) -> int:
         raise click.UsageError(f"{host} gives its payloads on stdin; only codex adds one")
     from ultramon.hosts.codex.notify import take_turn
 
+    # An argument's bytes that are no UTF-8 come back as they were.
     take_turn(payload.encode("utf-8", "surrogateescape"), path)
     return 0

@@ -315,6 +315,7 @@ def _stored(
     if changed.get("items") is not None:
         if stored.items is None:
             raise click.UsageError("this run was begun without --items")
+        # Only added to, as the journal knows the items that the run was begun with.
         changed["items"] = tuple(dict.fromkeys((*stored.items, *changed["items"])))
     if changed:
         notes.append(f"changed: {', '.join(name.replace('_', ' ') for name in sorted(changed))}")

@@ -66,6 +66,7 @@ def command(
         directory,
         where,
         on_listening=say_where,
+        # stderr is no file that could be opened again.
         on_reload=getattr(log, "reopen", None),
     )
 

@@ -85,7 +85,12 @@ def command(
 
         backend = open_store(state_dir)
         everyone = open_agent_list(
-            backend, run, show_all=True, is_cut=True, with_news=notify != "none"
+            # All of them: the application itself hides and counts the finished ones.
+            backend,
+            run,
+            show_all=True,
+            is_cut=True,
+            with_news=notify != "none",
         )
         directory = directory_of(backend)
         budgets = budget_looks(directory, backend)

@@ -68,4 +68,5 @@ def _dearest(one: Period) -> str:
     first = next(iter(one.by_project), None)
     if first is None or first.name is None:
         return "unknown" if first else ""
+    # A transcript may be of Windows.
     return field(first.name.rstrip("/\\").replace("\\", "/").rpartition("/")[2])

@@ -229,6 +229,7 @@ class HookedLauncher(AgentLauncher):
         """Return what starts a context; see `AgentLauncher.command`."""
         # No argument holds half a character, e.g. from a broken file name.
         data = prompt.encode("utf-8", "replace")
+        # With a hyphen in front it would be taken for an option.
         if not 0 < len(data) <= MAX_PROMPT_BYTES or b"\0" in data or data.startswith(b"-"):
             allowed = f"text of at most {MAX_PROMPT_BYTES:,} bytes that begins with no hyphen"
             raise ConfigurationError("prompt", f"{prompt[:40]}…", allowed)

@@ -29,6 +29,7 @@ class JsonLines:
                 continue
             try:
                 entry = json.loads(line)
+            # Nesting that is too deep is no ValueError, and no line of a host either.
             except (ValueError, RecursionError):
                 entry = None
             if isinstance(entry, dict):
