@@ -58,7 +58,7 @@ def open_agent_list(
         with_news: Report the agents that reach a rung from look to look.
     """
     overview: Overview | None = getattr(backend, "overview", None)
-    # Without a limit every state is read anyway, and a page of the database would only cost more.
+    # Without a limit every state is read anyway, and a page of the database saves nothing.
     if overview is None or not is_cut:
         return AgentList(backend, run, show_all=show_all, with_news=with_news)
     return PagedAgentList(overview, backend, run, show_all=show_all, with_news=with_news)

@@ -124,7 +124,7 @@ class _Replay(Follower):
         self._gauge.begin_epoch("compaction", left)
         self._gauge.decide()
         self._begin_epoch(before, "boundary", boundary.trigger, left)
-        # The next report is lower than the last one anyway, and no second fall.
+        # After a compaction the next report is lower, which is no second fall.
         self._last_report_tokens = 0
         self._take_reading(left or 0)
 

@@ -32,5 +32,5 @@ def reply_key(report: Report) -> str:
 def _sum(text: str) -> str:
     # JSON can hold lone surrogates, which UTF-8 cannot.
     data = text.encode("utf-8", "surrogatepass")
-    # One sum of 32 bits would be equal by chance among some ten thousand replies.
+    # One sum of 32 bits might be equal by chance among some ten thousand replies.
     return f"{zlib.crc32(data):08x}{zlib.adler32(data):08x}"

@@ -109,7 +109,7 @@ class WatchApp(App[int]):
         Binding("r", "look", show=False),
         Binding("question_mark", "help", show=False),
         Binding("q,Q", "quit", show=False),
-        # Before the filter, which would copy its text.
+        # Before the field of the filter, which takes this key for copying.
         Binding("ctrl+c", "quit", show=False, priority=True),
         Binding("ctrl+z", "suspend_process", show=False),
         Binding("escape", "clear_filter", show=False),
