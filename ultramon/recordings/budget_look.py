@@ -26,6 +26,7 @@ from ultramon.recordings.clients import client_files, sources_of
 from ultramon.recordings.daily_sums import FILE_NAME, DailySums, key_of
 from ultramon.recordings.index import Summarized, TranscriptIndex, index_path
 from ultramon.recordings.spending import quarter_time
+from ultramon.recordings.stored import stamp_of
 from ultramon.recordings.usage import parts_of
 from ultramon.state.budget_readings import BudgetReading, BudgetReadings
 from ultramon.state.record import SDK_HOST, StateRecord, host_memory
@@ -37,6 +38,7 @@ if TYPE_CHECKING:
     from ultramon.notices.crossings import Crossing
     from ultramon.prices.price_list import PriceList
     from ultramon.recordings.daily_sums import AgentKey
+    from ultramon.recordings.stored import Stamp
     from ultramon.recordings.summary import TranscriptSummary
 
 LOOK_SECONDS = 15.0
@@ -57,19 +59,13 @@ class StoredStates(Protocol):
         """See `ultramon.backends.base.Backend.changes`."""
 
 
-class _Stamp(NamedTuple):
-    inode: int
-    size: int
-    mtime_ns: int
-
-
-_NO_STAMP = _Stamp(0, 0, 0)
+_NO_STAMP = 0, 0, 0
 
 
 class _Files(NamedTuple):
     """The files of all hosts, by whether they were written to since a time."""
 
-    recent: dict[str, _Stamp]
+    recent: dict[str, Stamp]
     older: list[str]
 
 
@@ -87,7 +83,7 @@ class _Transcript:
 
     __slots__ = ("amounts", "stamp", "summarized")
 
-    def __init__(self, stamp: _Stamp, summarized: Summarized | None) -> None:
+    def __init__(self, stamp: Stamp, summarized: Summarized | None) -> None:
         self.stamp = stamp
         self.summarized = summarized
         """None = it is none."""
@@ -214,7 +210,7 @@ class BudgetLook:
         files = self._files(since)
         # A file that was deleted stays: what it cost was spent.
         for path in [*self._transcripts]:
-            if self._transcripts[path].stamp.mtime_ns < since * 1e9:
+            if _changed_at(self._transcripts[path].stamp) < since:
                 del self._transcripts[path]
         changed = [
             path
@@ -236,17 +232,17 @@ class BudgetLook:
 
     def _files(self, since: float) -> _Files:
         """Return the files that were written to since a time, and the others."""
-        recent: dict[str, _Stamp] = {}
+        recent: dict[str, Stamp] = {}
         older: list[str] = []
         for path in client_files(self._environ):
             try:
-                found = os.lstat(path)
-            except OSError:
+                stamp = stamp_of(path)
+            except (OSError, ValueError):
                 continue
-            if found.st_mtime < since:
+            if stamp is None or _changed_at(stamp) < since:
                 older.append(path)
             else:
-                recent[path] = _Stamp(found.st_ino, found.st_size, found.st_mtime_ns)
+                recent[path] = stamp
         return _Files(recent, older)
 
     def _read_files(
@@ -293,7 +289,7 @@ class BudgetLook:
             self._keep(one, recent[path])
         return not is_late
 
-    def _keep(self, one: Summarized, stamp: _Stamp) -> None:
+    def _keep(self, one: Summarized, stamp: Stamp) -> None:
         # What drawings, tables and daily sums need is most of a summary.
         summary = replace(
             one.summary, tokens_by_source={}, tokens_by_file={}, returns={}, points=[], usage=[]
@@ -439,6 +435,10 @@ def _index_path() -> str | None:
 
 def _key_of(one: _Transcript) -> AgentKey | None:
     return None if one.summarized is None else key_of(one.summarized.summary)
+
+
+def _changed_at(stamp: Stamp) -> float:
+    return stamp[2] / 1e9
 
 
 def _ended_at(one: _Transcript) -> float:
