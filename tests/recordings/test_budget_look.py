@@ -9,6 +9,7 @@ from datetime import datetime
 from zoneinfo import ZoneInfo
 
 import pytest
+from helpers.opencode_session import plant
 from helpers.planted_transcripts import OTHER, PROJECT, SESSION, Machine, reply
 from recordings.test_usage import FILES
 
@@ -17,6 +18,7 @@ from ultramon.backends.memory import MemoryBackend
 from ultramon.errors import ConfigurationError, StateError
 from ultramon.prices.price_list import open_prices
 from ultramon.recordings.budget_look import LOOK_SECONDS, BudgetLook
+from ultramon.recordings.clients import client_files
 from ultramon.recordings.daily_sums import FILE_NAME, DailySums
 from ultramon.recordings.index import TranscriptIndex
 from ultramon.recordings.usage import SPENT, parts_of
@@ -182,6 +184,21 @@ def test_own_prices_count_where_the_budget_names_them(machine, spent, tmp_path):
 def test_a_file_of_prices_that_cannot_be_used_is_named_at_once(looks, tmp_path):
     with pytest.raises(ConfigurationError, match=r"missing\.toml"):
         looks(day(more=f'prices = "{tmp_path}/missing.toml"'))
+
+
+def test_sessions_in_a_database_of_their_host_count(looks, tmp_path):
+    """Opencode keeps all of them in one file."""
+    path = tmp_path / "data" / "opencode" / "opencode.db"
+    environ = {"XDG_DATA_HOME": str(tmp_path / "data")}
+    plant(path, "subagents")
+    with TranscriptIndex(None) as index:
+        found = [*index.summarize(one for one in client_files(environ) if str(path) in one)]
+    expected = sum(
+        part.usage.tokens for one in found for part in parts_of(one.summary.usage) if not part.kind
+    )
+    looks('[budgets.all]\nlimit_tokens = 1\nperiod = "none"\n', **environ)(NOW)
+    assert expected > 0
+    assert read(looks, NOW)["all"].spent == expected
 
 
 def test_only_the_project_counts(machine, spent):
