@@ -131,6 +131,7 @@ def test_events_are_what_the_plugin_says():
         "two words",
         PROMPT,
     )
+    assert read("prompt", prompt='"say \\"yes\\" now"').prompt == 'say "yes" now'
     assert read("prompt", prompt='"a" and "b"').prompt == '"a" and "b"'
     failed = read("returned", childID="ses_2", error="prompt is too long: 9 tokens > 8 maximum")
     assert (failed.kind, failed.returned.error) == (TOOL_ENDED, OVERFLOW)

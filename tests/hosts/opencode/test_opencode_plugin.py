@@ -16,7 +16,7 @@ from helpers.opencode_plugin import (
 from helpers.opencode_session import plant, session_id
 from helpers.resident_session import until
 
-from ultramon.hosts.calls.hosted_agent import IN_TOOL, WAITING
+from ultramon.hosts.calls.hosted_agent import CUT_TURN, IN_TOOL, WAITING
 from ultramon.hosts.resident.forwarder import TAKEN_SECONDS
 
 CALL_MS = 2.0
@@ -155,6 +155,16 @@ def test_what_happens_in_a_session_is_its_phase(plugin):
         ["one", "two"],
     )
     assert plugin.failures() == []
+
+
+def test_a_client_that_ends_in_a_turn_has_cut_it(plugin):
+    """It says so itself: what the end of a turn stores may come later."""
+    plugin.start().begin()
+    plugin.request(prompt("msg_1"))
+    plugin.close()
+    until(lambda: not plugin.records()[0].active, "the session has not ended")
+    (record,) = plugin.records()
+    assert (record.outcome, record.exit) == ("cancelled", {"reason": CUT_TURN})
 
 
 def test_a_session_that_fails_says_why(plugin):

@@ -104,7 +104,7 @@ class OpencodeDialect(Dialect):
         elif event.kind in (port.WAITING, port.SESSION_ENDED):
             failed = OVERFLOW if error == OVERFLOW_ERROR else error
             event.error = "" if failed is None or failed == _ABORTED else failed
-            event.may_cut_turn, event.reason = True, "exit"
+            event.may_cut_turn, event.reason = payload.get("isBusy") is True, "exit"
             if is_subagent:
                 event.kind = ""  # its launcher is told how it ended
 
@@ -210,5 +210,6 @@ def _has_overflowed(text: str) -> bool:
 
 def _unquoted(prompt: str) -> str:
     """Return a prompt as it was given: the client quotes an argument that holds a space."""
-    is_quoted = len(prompt) > 2 and prompt[0] == prompt[-1] == '"' and '"' not in prompt[1:-1]
-    return prompt[1:-1] if is_quoted else prompt
+    inner = prompt[1:-1].replace('\\"', "")
+    is_quoted = len(prompt) > 2 and prompt[0] == prompt[-1] == '"' and '"' not in inner
+    return prompt[1:-1].replace('\\"', '"') if is_quoted else prompt

@@ -199,6 +199,8 @@ class Session {
   }
 }
 
+if (inRelay && isOurs()) delete process.env.OPENCODE_CONFIG_CONTENT // what the agent starts is no context
+
 export const Ultramon = async (ctx) => {
   if (globalThis[LOADED] || isOn("ULTRAMON_DISABLED") || !isOurs()) return {}
   globalThis[LOADED] = true
@@ -256,7 +258,7 @@ export const Ultramon = async (ctx) => {
     },
     "session.idle": ({ sessionID }) => {
       const session = find(sessionID)
-      session.isCompacting = false
+      session.isCompacting = session.isBusy = false
       session.send("idle", { error: session.error })
     },
     "permission.asked": ({ sessionID }) => sessionID && find(sessionID).send("permission"),
@@ -302,6 +304,7 @@ export const Ultramon = async (ctx) => {
       if (!last?.sessionID) return
       const session = find(last.sessionID)
       if (session.isCompacting) return
+      session.isBusy = true
       const { prompt, model } = session
       session.prompt = undefined
       await within(Promise.all(session.rare.splice(0)), PROCESS_MS)
@@ -323,7 +326,7 @@ export const Ultramon = async (ctx) => {
     dispose: async () => {
       const open = [...sessions.values()].filter((one) => !one.parent)
       await within(Promise.all(open.map((one) => one.tail)), TAKEN_MS)
-      for (const one of open) one.send("dispose", { error: one.error })
+      for (const one of open) one.send("dispose", { error: one.error, isBusy: one.isBusy })
       await within(Promise.all(open.map((one) => one.tail)), ANSWER_MS)
       globalThis[LOADED] = false
     },
