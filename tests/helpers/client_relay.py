@@ -7,7 +7,7 @@ import os
 import subprocess
 from functools import partial
 
-from helpers import codex_client, gemini_client, qwen_client
+from helpers import codex_client, gemini_client, opencode_client, qwen_client
 from helpers.program import PROGRAM
 from helpers.qwen_session import NEW
 from helpers.relayed import RelayedProject
@@ -15,6 +15,7 @@ from helpers.relayed import RelayedProject
 SETTINGS = {
     "codex": ("--dangerously-bypass-approvals-and-sandbox",),
     "gemini": ("--yolo", "-m", "gemini-2.5-pro"),
+    "opencode": (),
     "qwen": ("--yolo",),
 }
 """Arguments of each client: the stand-in for its model decides what is run."""
@@ -63,6 +64,7 @@ def begin_project(agent, directory):
     clients = {
         "codex": codex_client.Client,
         "gemini": gemini_client.Client,
+        "opencode": opencode_client.Client,
         "qwen": partial(qwen_client.Client, version=NEW),
     }
     relay = ClientRelay(clients[agent](directory / "client"), directory)
@@ -76,6 +78,7 @@ def begin_project(agent, directory):
 PLANS = {
     "codex": ("update_plan", "plan", "step"),
     "gemini": ("write_todos", "todos", "description"),
+    "opencode": ("todowrite", "todos", "content"),
     "qwen": ("todo_write", "todos", "content"),
 }
 """Of each client the tool of its task list, the list in it, and the name of an entry."""
@@ -85,6 +88,8 @@ def plan(*steps, agent="codex"):
     """A call that keeps steps, each with its status, as the plan."""
     tool, entries, name = PLANS[agent]
     kept = [{name: step, "status": status} for step, status in steps]
+    if agent == "opencode":
+        kept = [{"priority": "high"} | entry for entry in kept]
     if agent == "qwen":
         kept = [{"id": str(number)} | entry for number, entry in enumerate(kept)]
     return tool, {entries: kept}

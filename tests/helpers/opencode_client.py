@@ -49,6 +49,9 @@ class Client(HostClient):
     def __init__(self, path, context=200_000, output=8_000):
         super().__init__(path, "opencode", ".config/opencode")
         self.command = find_client()
+        self.program = path / "bin" / "opencode"
+        self.program.parent.mkdir()
+        self.program.symlink_to(self.command[0])
         self.context, self.output = context, output
         self.settings = self.configuration / "opencode.json"
         self.plugin = self.configuration / "plugin" / "ultramon.js"

@@ -14,8 +14,9 @@ from ultramon.relay.launchers.claude_code import ClaudeCodeLauncher
 from ultramon.relay.launchers.codex import CodexLauncher
 from ultramon.relay.launchers.command import CommandLauncher
 from ultramon.relay.launchers.gemini import GeminiLauncher
+from ultramon.relay.launchers.opencode import OpencodeLauncher
 from ultramon.relay.launchers.qwen import QwenLauncher
-from ultramon.relay.option_values import CLAUDE, CODEX, COMMAND, GEMINI, QWEN
+from ultramon.relay.option_values import CLAUDE, CODEX, COMMAND, GEMINI, OPENCODE, QWEN
 from ultramon.relay.prompts import hand_over_note
 from ultramon.relay.runs.pause import FIRST_LIMIT_PAUSE_SECONDS
 from ultramon.relay.runs.relay import Relay
@@ -40,6 +41,7 @@ _LAUNCHERS: dict[str, type[HookedLauncher]] = {
     CLAUDE: ClaudeCodeLauncher,
     CODEX: CodexLauncher,
     GEMINI: GeminiLauncher,
+    OPENCODE: OpencodeLauncher,
     QWEN: QwenLauncher,
 }
 _LIMITS = {
