@@ -130,7 +130,8 @@ async def run_claude_agent_sdk(watched: Any, calls: int) -> None:
     from real_client.api import marked
 
     run, _script = new_run(calls)
-    with session(run) as options:
+    # None of the client's own tools, so that it begins no subagents.
+    with session(run, tools=[]) as options:
         ask = query if watched is None else watched.query
         async for _message in ask(prompt=marked("Go."), options=options):
             pass
@@ -161,7 +162,7 @@ def make_idle_middleware() -> Any:
 
 
 class IdleHooks:
-    """Hooks of the Claude Agent SDK that do nothing, at the same places."""
+    """Hooks of the Claude Agent SDK that do nothing, where it may begin subagents."""
 
     def query(self, *, prompt: Any, options: Any) -> Any:
         from claude_agent_sdk import HookMatcher, query
@@ -176,8 +177,20 @@ class IdleHooks:
         return query(prompt=prompt, options=replace(options, hooks=hooks))
 
 
+class WithSubagents:
+    """Has a session of the Claude Agent SDK have all the tools of its client."""
+
+    def __init__(self, watched: Any) -> None:
+        self.watched = watched
+
+    def query(self, *, prompt: Any, options: Any) -> Any:
+        return self.watched.query(prompt=prompt, options=replace(options, tools=None))
+
+
 IDLE = {"langchain": make_idle_middleware, "claude-agent-sdk": IdleHooks}
 """What shows the framework's own share, where it has one that is worth a row."""
+DELEGATES = {"claude-agent-sdk"}
+"""Where an adapter asks its framework who calls a tool once there can be several."""
 MORE_HOOKS = {"claude-agent-sdk"}
 """Where an adapter that tells its agent takes a hook more."""
 MODULES = {"openai-agents": "agents", "google-adk": "google.adk"}
@@ -230,6 +243,9 @@ def measure(name: str, pairs: int) -> None:
         config = ContextConfig(context_window_tokens=100_000)
         choices = {"config": config, "backend": LocalBackend(directory)}
         kinds = {"bare": lambda: None, name: lambda: load(name)(**choices)}
+        if name in DELEGATES:
+            delegates = f"{name}, where it may begin subagents"
+            kinds[delegates] = lambda: WithSubagents(load(name)(**choices))
         if name in IDLE:
             kinds[f"{name}, one that does nothing"] = IDLE[name]
         if name in MORE_HOOKS:

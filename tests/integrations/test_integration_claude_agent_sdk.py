@@ -17,6 +17,8 @@ from helpers.frameworks import NOTE, Run
 from helpers.frameworks.claude_agent_sdk import OUTER_TOOL, drive, session
 from real_client.api import Refusal, marked
 
+from ultramon.integrations import current_monitor
+from ultramon.integrations.adapter import WatchedAgent
 from ultramon.integrations.claude_agent_sdk import ContextHooks
 
 pytestmark = pytest.mark.real_client
@@ -43,9 +45,9 @@ def talk(watched, options, *prompts, after=lambda message: None):
 def test_a_session_has_the_hooks_that_it_needs(ultramon_backend):
     """The client waits for each one: an adapter that only reads takes what a call used from it."""
 
-    def hooks(servers=None, **choices):
+    def hooks(servers=None, tools=None, **choices):
         watched = ContextHooks(backend=ultramon_backend, **choices)
-        options = ClaudeAgentOptions(mcp_servers=servers or {})
+        options = ClaudeAgentOptions(mcp_servers=servers or {}, tools=tools)
         return set(watched.client(options).options.hooks)
 
     starts = {"UserPromptSubmit", "SubagentStart"}
@@ -54,6 +56,8 @@ def test_a_session_has_the_hooks_that_it_needs(ultramon_backend):
     assert hooks() == starts
     assert hooks({"files": {"command": "files"}}) == starts
     assert hooks(own) == {*starts, "PreToolUse"}
+    assert hooks(own, tools=["Read", "Agent"]) == {*starts, "PreToolUse"}
+    assert hooks(own, tools=["Read", "Bash"]) == hooks(own, tools=[]) == starts
     for acts in ({"tell": True}, {"pins": True}, {"on_return": "stop"}):
         assert hooks(**acts) == starts | before_requests
 
@@ -83,6 +87,19 @@ def test_the_turns_of_a_session_are_one_agent_and_hooks_of_the_user_stay(run):
     assert [NOTE in request for request in run.outer.requests] == [False, False, True]
     (state,) = run.states()
     assert (state.estimated_tokens, state.outcome) == (73_000, "completed")
+
+
+def test_without_tools_that_begin_subagents_the_session_is_who_calls(run):
+    watched, seen = ContextHooks(**run.adapter_choices()), []
+    run.outer.look = lambda: seen.append(current_monitor()) or "seen"
+    run.outer.turns = ((1_000, 50), (1_100, 50), (1_200, 50))
+    with session(run, tools=[]) as options:
+        assert "PreToolUse" not in watched.client(options).options.hooks
+        talk(watched, options, "Go.", after=lambda _message: seen.extend(watched.adapter.agents))
+    agents = [one for one in seen if isinstance(one, WatchedAgent)]
+    monitors = [one for one in seen if not isinstance(one, WatchedAgent)]
+    assert len(monitors) == 2
+    assert {*monitors} == {one.monitor for one in agents}
 
 
 def test_a_caller_learns_that_its_subagent_was_ended(run):

@@ -38,6 +38,13 @@ _CALLS = ("PostToolUse", "PostToolUseFailure")
 """The hooks before a request, where something can be added to it or the run can be ended."""
 _OWN_TOOLS = "mcp__.*"
 _CALL_ID = "claudecode/toolUseId"
+_LONE_TOOLS = frozenset(
+    (
+        *("Bash", "BashOutput", "Edit", "Glob", "Grep", "KillShell", "LS", "MultiEdit"),
+        *("NotebookEdit", "NotebookRead", "Read", "TodoWrite", "WebFetch", "WebSearch", "Write"),
+    )
+)
+"""Tools of the client that begin no subagent."""
 _MAIN = "main"
 """The session itself among its agents; subagents have the ids that the client gives them."""
 
@@ -112,6 +119,10 @@ class ContextHooks:
             await session.finish()
 
 
+def _may_begin_subagents(options: ClaudeAgentOptions) -> bool:
+    return not isinstance(options.tools, list) or not _LONE_TOOLS.issuperset(options.tools)
+
+
 class LeftQueryError(UltramonError):
     """A program left `ContextHooks.query` before the result of its turn."""
 
@@ -177,6 +188,8 @@ class _Session:
         self._callers: dict[str, WatchedAgent] = {}
         """Running calls of the program's own tools."""
         self._tools: dict[str, str] = {}
+        self._asks_who_calls = False
+        self._only_reads = adapter.only_reads
         self.has_result = False
         self.is_left = False
         self._session_id: str | None = None
@@ -192,22 +205,20 @@ class _Session:
         if isinstance(servers, dict):
             servers = {name: self._with_callers(server) for name, server in servers.items()}
         hooks: dict[Any, list[sdk.HookMatcher]] = dict(options.hooks or {})
-        for event, tools in self._needed_hooks(has_tools=servers != options.mcp_servers):
+        has_tools = servers != options.mcp_servers
+        self._asks_who_calls = has_tools and _may_begin_subagents(options)
+        for event, tools in self._needed_hooks():
             own = sdk.HookMatcher(matcher=tools, hooks=[cast("sdk.HookCallback", self._hook)])
             hooks[event] = [*hooks.get(event, ()), own]
         return replace(options, hooks=hooks, mcp_servers=servers)
 
-    def _needed_hooks(self, *, has_tools: bool) -> Iterator[tuple[str, str | None]]:
-        """Yield the hooks, and for which tools: the client waits for each, 0.3 ms of CPU here.
-
-        Args:
-            has_tools: Whether the program has tools that can ask for their agent's monitor.
-        """
+    def _needed_hooks(self) -> Iterator[tuple[str, str | None]]:
+        """Yield the hooks, and for which tools: the client waits for each, 0.3 ms of CPU here."""
         for event in _STARTS:
             yield event, None
-        if has_tools:
+        if self._asks_who_calls:
             yield "PreToolUse", _OWN_TOOLS
-        if not self._adapter.only_reads:
+        if not self._only_reads:
             for event in _CALLS:
                 yield event, None
 
@@ -223,9 +234,14 @@ class _Session:
     async def _call_tool(self, context: Any, call_next: Any) -> Any:
         """Let a tool of the program reach the monitor of the agent that calls it."""
         meta = (context.params or {}).get("_meta") or {}
-        agent = self._callers.pop(meta.get(_CALL_ID, ""), self._adapter.nobody)
+        agent = self._callers.pop(meta.get(_CALL_ID, ""), None) or self._lone_agent()
         with agent.inside():
             return await call_next(context)
+
+    def _lone_agent(self) -> WatchedAgent:
+        """Return whose call it is that no hook has named."""
+        is_lone = not self._asks_who_calls and len(self._agents) == 1
+        return self._agents.get(_MAIN, self._adapter.nobody) if is_lone else self._adapter.nobody
 
     async def _agent(
         self, agent_id: str, name: str | None = None, *, in_new_turn: bool = False
@@ -284,10 +300,16 @@ class _Session:
 
     async def read(self, message: Message) -> None:
         """Take what a message says of the window of an agent."""
-        self.has_result = isinstance(message, sdk.ResultMessage)
         if self._session_id is None:
             said = message.data if isinstance(message, sdk.SystemMessage) else vars(message)
             self._session_id = said.get("session_id")
+        # First what comes at every call of the model: each look at a type costs its time.
+        is_reply = isinstance(message, sdk.AssistantMessage)
+        if is_reply or isinstance(message, sdk.UserMessage):
+            self.has_result = False
+            await self._read_turn(message, is_reply=is_reply)
+            return
+        self.has_result = isinstance(message, sdk.ResultMessage)
         if isinstance(message, sdk.TaskStartedMessage):
             self._children[message.tool_use_id or ""] = message.task_id
         elif isinstance(message, sdk.TaskUpdatedMessage | sdk.TaskNotificationMessage):
@@ -300,18 +322,23 @@ class _Session:
             self._agents.get(_MAIN, self._adapter.nobody).compacted(tokens_after=0)
         elif isinstance(message, sdk.SystemMessage):
             self._read_system(message.subtype, message.data)
-        elif isinstance(message, sdk.AssistantMessage | sdk.UserMessage):
-            owner = self._owner(message.parent_tool_use_id)
-            if owner is None:
-                return
+
+    async def _read_turn(self, message: Any, *, is_reply: bool) -> None:
+        owner = self._owner(message.parent_tool_use_id)
+        if owner is None:
+            return
+        agent = self._agents.get(owner)
+        if agent is None or agent.is_resting:
             agent = await self._agent(owner)
-            self._read_blocks(agent, message.content)
-            if isinstance(message, sdk.AssistantMessage) and message.error is None:
-                # The session's own name of it says how large the window is: "…[1m]".
-                is_same = self._model.startswith(message.model)
-                model = self._model if is_same else message.model
-                agent.uses_model(model, self._windows.get(model))
-                agent.after_call(message.usage or message)
+        content = message.content
+        if not isinstance(content, str):
+            self._read_blocks(agent, content)
+        if is_reply and message.error is None:
+            # The session's own name of it says how large the window is: "…[1m]".
+            is_same = self._model.startswith(message.model)
+            model = self._model if is_same else message.model
+            agent.uses_model(model, self._windows.get(model))
+            agent.after_call(message.usage or message)
 
     def _read_system(self, subtype: str, data: dict[str, Any]) -> None:
         if subtype == "init":
@@ -321,18 +348,20 @@ class _Session:
             if agent is not None:
                 agent.compacted((data.get("compact_metadata") or {}).get("post_tokens"))
 
-    def _read_blocks(self, agent: WatchedAgent, content: str | Iterable[Any]) -> None:
-        for block in () if isinstance(content, str) else content:
+    def _read_blocks(self, agent: WatchedAgent, content: Iterable[Any]) -> None:
+        for block in content:
             if isinstance(block, sdk.ToolUseBlock):
                 self._tools[block.id] = block.name
+                if not self._asks_who_calls:
+                    self._callers[block.id] = agent
             elif isinstance(block, sdk.ToolResultBlock):
                 name = self._tools.pop(block.tool_use_id, "tool")
                 parts: Any = block.content or ""
                 if not isinstance(parts, str):
-                    parts = "\n".join(str(part.get("text") or "") for part in parts)
+                    parts = "\n".join([str(part.get("text") or "") for part in parts])
                 agent.tool_returned(parts, name)
-                if self._adapter.only_reads:
-                    self._callers.pop(block.tool_use_id, None)
+                self._callers.pop(block.tool_use_id, None)
+                if self._only_reads:
                     agent.before_call()
 
     async def _end_turn(self, result: sdk.ResultMessage) -> None:
