@@ -146,6 +146,8 @@ class WatchedAgent:
         self.uses_model(model, window_tokens)
         if self.calls == 1:
             self._adapter.check_trigger(monitor)
+        if self._adapter.only_reads:
+            return None
         action = monitor.get_threshold_action()
         tells = self._adapter.tells and self.can_tell
         note = self._note(monitor, action) if tells else None
@@ -175,8 +177,10 @@ class WatchedAgent:
 
     def uses_model(self, model: str | None, window_tokens: int | None = None) -> None:
         """Take the name of the model; its parameters are those of `before_call`."""
+        if model is None:
+            return
         monitor = self.active
-        if monitor is None or model is None or monitor.config.model is not None:
+        if monitor is None or monitor.config.model is not None:
             return
         if model != self._model:
             self._model, self._window_tokens = model, None
@@ -334,6 +338,7 @@ class Adapter:
 
     Attributes:
         nobody: Stands for an agent that is not watched.
+        only_reads: Whether it adds nothing to requests and ends no run.
 
     Raises:
         ConfigurationError: A choice is not allowed, or says how to make the monitor that is given.
@@ -356,6 +361,7 @@ class Adapter:
         self.on_return = choices.pop("on_return", None)
         if not (self.on_return in (None, STOP) or callable(self.on_return)):
             raise ConfigurationError("on_return", self.on_return, "None, 'stop' or a function")
+        self.only_reads = not (self.tells or self.gives_pins) and self.on_return is None
         if not (monitor is None or isinstance(monitor, ContextMonitor)):
             raise ConfigurationError("monitor", type(monitor).__name__, "a ContextMonitor")
         for name in choices:
@@ -534,11 +540,6 @@ class Adapter:
                 f"{state.context_limit:,}",
                 state.limit_source,
             )
-
-    @property
-    def only_reads(self) -> bool:
-        """Whether it adds nothing to requests and ends no run."""
-        return not (self.tells or self.gives_pins) and self.on_return is None
 
     @property
     def agents(self) -> list[WatchedAgent]:
