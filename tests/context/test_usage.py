@@ -651,3 +651,25 @@ def test_a_mere_usage_is_read_as_in_a_response(usage):
     assert usage_from_response(usage) == usage_from_response(found)
     provider_usage._read_usage(counted)
     assert found.keys_asked - counted.keys_asked <= provider_usage._HOLDERS
+
+
+class OtherDict(dict):
+    """Equal to a dict, and not looked at as one that can only be Anthropic's."""
+
+
+NAMES_OF_COUNTS = (
+    *("input_tokens", "output_tokens", "cache_read_input_tokens", "cache_creation_input_tokens"),
+    *("prompt_tokens", "completion_tokens", "total_tokens", "totalTokens", "requests"),
+    *("prompt_token_count", "inputTokens", "eval_count", "prompt_eval_count", "input_token_count"),
+    *("cache_read", "cached_tokens", "cache_creation", "service_tier", "model", "usage"),
+)
+
+
+@given(
+    st.dictionaries(st.sampled_from(NAMES_OF_COUNTS[:4]), st.none() | st.integers(0, 99)),
+    st.dictionaries(st.sampled_from(NAMES_OF_COUNTS), st.none() | st.integers(0, 99), max_size=2),
+    st.none() | st.lists(st.just({"type": "message", "input_tokens": 7, "output_tokens": 1})),
+)
+def test_a_plain_usage_reads_the_short_way_as_the_general_one(counts, more, iterations):
+    usage = counts | more | {"iterations": iterations}
+    assert usage_from_response(usage) == usage_from_response(OtherDict(usage))

@@ -132,8 +132,8 @@ def usage_from_response(response: object) -> Usage | None:
 def _read_plain(usage: dict[str, Any]) -> Usage | None:
     """Read what can only be one Anthropic usage; None for anything else.
 
-    Between two calls of a model the processor's caches hold other code: the general way took five
-    times as long as in a loop.
+    Between two calls of a model the processor's caches hold other code, so that each step of the
+    general way takes several times as long as in a loop.
     """
     tokens, output_tokens = usage.get("input_tokens"), usage.get("output_tokens")
     is_plain = not usage.get("iterations") and _NOT_PLAIN.isdisjoint(usage)
