@@ -2,12 +2,16 @@
 
 import json
 import os
+import signal
+import subprocess
 import sys
-from contextlib import closing
+from contextlib import ExitStack, closing
 
 import pytest
 from helpers.hooked_session import HookedSession
 from helpers.noted_program import NotedProgram
+from helpers.program import PROGRAM, environment
+from helpers.waiting import until
 
 from ultramon import ContextConfig, create_context_monitor
 from ultramon.backends.level_watch import LevelWatch
@@ -403,3 +407,62 @@ def test_a_project_runs_nothing_until_it_is_trusted(
     assert watch.look() == 0
     settle(watch)
     assert len(program.calls) == 1
+
+
+def test_two_watches_in_processes_of_their_own_run_it_once(configure, directory, program):
+    """Real programs on one directory, of which the one that runs commands is killed."""
+    configure("critical", "ended", arguments=["{event}", "{agent}"])
+    environ = environment(
+        ULTRAMON_STATE_DIR=directory, ULTRAMON_CONFIG=os.environ["ULTRAMON_CONFIG"]
+    )
+    with closing(LocalBackend(directory)) as backend, ExitStack() as stack:
+        running = []
+        for command in (("watch", "--format", "json"), ("serve", "--port", "0")):
+            process = subprocess.Popen(
+                [PROGRAM, *command],
+                stdout=subprocess.DEVNULL,
+                stderr=subprocess.DEVNULL,
+                env=environ,
+            )
+            stack.enter_context(process)
+            stack.callback(process.kill)
+            running.append(process)
+            until(lambda: stored(directory).watched_at() is not None, process)
+        for number in range(3):
+            with create_context_monitor(f"scout-{number}", CONFIG, backend=backend) as monitor:
+                fill(monitor, 0.9)
+            done = 2 * number + 2
+            until(lambda most=done: len(program.calls) >= most, running[-1])
+            if number == 0:
+                holder, other = running
+                holder.kill()
+                holder.wait(30)
+                running = [other]
+        until(lambda: stored(directory).read()["ended"].ran == 3, running[-1])
+        running[-1].send_signal(signal.SIGTERM)
+        running[-1].wait(30)
+    assert sorted(program.calls) == [
+        [event, f"scout-{number}"] for event in ("critical", "ended") for number in range(3)
+    ]
+
+
+@pytest.mark.parametrize("command", [("web", "--port", "0"), ("watch", "--format", "table")])
+def test_each_of_the_others_runs_them_too(configure, directory, program, command):
+    configure("critical", arguments=["{agent}"])
+    environ = environment(
+        ULTRAMON_STATE_DIR=directory, ULTRAMON_CONFIG=os.environ["ULTRAMON_CONFIG"]
+    )
+    quiet = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
+    with (
+        closing(LocalBackend(directory)) as backend,
+        subprocess.Popen([PROGRAM, *command], env=environ, **quiet) as process,
+        ExitStack() as stack,
+    ):
+        stack.callback(process.kill)
+        until(lambda: stored(directory).watched_at() is not None, process)
+        with create_context_monitor("scout-1", CONFIG, backend=backend) as monitor:
+            fill(monitor, 0.9)
+            until(lambda: program.calls, process)
+        process.send_signal(signal.SIGTERM)
+        process.wait(30)
+    assert program.calls == [["scout-1"]]

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 from ultramon.backends.level_watch import LevelWatch
 from ultramon.backends.local.backend import LocalBackend
 from ultramon.errors import StateError
+from ultramon.fleet.event_commands import EventCommands
 from ultramon.recordings.budgets import budget_looks
 from ultramon.server.app import create_app
 from ultramon.server.earlier_log import store_earlier_log
@@ -185,9 +186,11 @@ def serve(
         levels = LevelWatch(
             backend, state_directory, "serve", readings=budgets, clock=services.clock
         )
+        commands = EventCommands(backend, state_directory, clock=services.clock)
         sending = webhooks.start(services)
         lost_agents = LostAgents(services)
         lost_agents.start()
+        commands.start()
         levels.start()
         try:
             server.run_here()
@@ -198,6 +201,7 @@ def serve(
             levels.stop()
             lost_agents.close()
             sending.stop()
+            commands.stop()
 
 
 def start_metrics(services: Services) -> Callable[[], None]:

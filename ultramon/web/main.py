@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from ultramon.backends.level_watch import LevelWatch
 from ultramon.errors import StateError
+from ultramon.fleet.event_commands import EventCommands
 from ultramon.metrics.source import MetricsSource
 from ultramon.recordings.budgets import budget_looks
 from ultramon.server.http.http_server import HttpServer, behind_filter
@@ -131,7 +132,8 @@ def serve(
         )
         try:
             budgets = budget_looks(state_directory, backend)
-            with LevelWatch(backend, state_directory, "web", readings=budgets):
+            levels = LevelWatch(backend, state_directory, "web", readings=budgets)
+            with EventCommands(backend, state_directory), levels:
                 server.run_here()
         finally:
             remove_server_file(state_directory, FILE_NAME)

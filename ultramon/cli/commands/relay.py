@@ -249,6 +249,7 @@ def _run(opened: OpenedRelay) -> RelayResult:
     from ultramon.backends.level_watch import LevelWatch
     from ultramon.backends.opening import open_backend
     from ultramon.cli.views.relay_progress import shown
+    from ultramon.fleet.event_commands import EventCommands
     from ultramon.recordings.budgets import budget_looks
 
     for line in opened.head():
@@ -256,7 +257,8 @@ def _run(opened: OpenedRelay) -> RelayResult:
     backend = open_backend(opened.state_directory)
     budgets = budget_looks(opened.state_directory, backend)
     levels = LevelWatch(backend, opened.state_directory, "relay", readings=budgets)
-    with _ended_like_interrupted(), levels, shown(backend, opened.run) as view:
+    commands = EventCommands(backend, opened.state_directory)
+    with _ended_like_interrupted(), commands, levels, shown(backend, opened.run) as view:
         view.relay = opened.relay(view.tell, budgets=next(iter(budgets), None))
         return view.relay.run()
 

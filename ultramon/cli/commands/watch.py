@@ -66,7 +66,7 @@ def command(
     content of `ultramon status --json`.
 
     Watching stores no verdict and no heartbeat; only that a limit of a plan has reached a level,
-    unless that is stored already.
+    unless that is stored already. It runs the commands of [on] in ultramon.toml, each event's once.
     """
     if json:
         output_format = "json"
@@ -77,6 +77,7 @@ def command(
         click.echo(tmux_line(state_dir, run, color=color))
         return
     from ultramon.backends.level_watch import LevelWatch
+    from ultramon.fleet.event_commands import EventCommands
     from ultramon.recordings.budgets import budget_looks
 
     if output_format in (None, "app") and not once and _can_run_app(is_asked=bool(output_format)):
@@ -94,7 +95,8 @@ def command(
         )
         directory = directory_of(backend)
         budgets = budget_looks(directory, backend)
-        with LevelWatch(backend, directory, "watch", readings=budgets):
+        levels = LevelWatch(backend, directory, "watch", readings=budgets)
+        with EventCommands(backend, directory), levels:
             watch_with_app(
                 Source(backend, everyone, limit),
                 interval_seconds=interval,
@@ -117,7 +119,9 @@ def command(
         if not once:
             directory = directory_of(backend)
             budgets = budget_looks(directory, backend)
-            watching.enter_context(LevelWatch(backend, directory, "watch", readings=budgets))
+            levels = LevelWatch(backend, directory, "watch", readings=budgets)
+            watching.enter_context(EventCommands(backend, directory))
+            watching.enter_context(levels)
         if is_drawn:
             draw_live(agent_list, notify, make_console(), limit, interval)
         else:
