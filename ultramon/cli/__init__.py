@@ -51,9 +51,9 @@ SECTIONS = {
         "continue",
         "stop",
         "host",
+        "on",
     ),
-    "Long jobs": ("relay", "task", "chaos"),
-    "Services": ("serve", "backend", "queue", "token"),
+    "Long jobs and services": ("relay", "task", "chaos", "serve", "backend", "queue", "token"),
     "For scripts": ("check", "alert", "context", "completion"),
 }
 """All commands and groups of commands, in the order of `--help`."""
@@ -113,6 +113,11 @@ GROUPS = {
             "statusline": ("statusline", "command"),
             "mcp": ("mcp", "command"),
         },
+    ),
+    "on": Commands(
+        "Commands of yours at an event",
+        "Commands of yours at an event, such as a level: the table [on] of ultramon.toml.",
+        {"test": ("on", "run_test"), "list": ("on", "list_commands")},
     ),
 }
 COMMANDS = tuple(name for names in SECTIONS.values() for name in names if name not in GROUPS)

@@ -26,7 +26,7 @@ from ultramon.notices.commands import (
     values_of_wait,
 )
 from ultramon.notices.crossings import PLAN
-from ultramon.state.command_runs import CommandRuns, StoredRuns, commands_key
+from ultramon.state.command_runs import StoredRuns, commands_key
 from ultramon.state.record import ANSWER, PERMISSION, WAITS_FOR, host_memory
 from ultramon.system.bounded_program import ProgramEnd, run_program
 from ultramon.system.clock import SYSTEM_CLOCK
@@ -317,24 +317,14 @@ class EventCommands:
         end = run_command(command, values, self._directory, self._is_given_up)
         if end.problem:
             _log.warning("the command at %s failed: %s", command.event, end.problem)
-        self._note(command.event, end=end)
+        self._note(command.event, ended_at=self._clock.now(), problem=end.problem)
 
-    def _note(
-        self, name: str, *, skipped: int = 0, late: int = 0, end: ProgramEnd | None = None
-    ) -> None:
-        """Add to what the doctor shows."""
+    def _note(self, name: str, **what: Any) -> None:
+        """Add to what the doctor shows; `StoredRuns.add` says what there is."""
         assert self._runs is not None
         with self._lock:
-            runs = self._runs.read()
-            one = runs.setdefault(name, CommandRuns())
-            one.skipped += skipped
-            one.late += late
-            if end is not None:
-                one.ran += 1
-                one.failed += bool(end.problem)
-                one.last_at, one.last_problem = self._clock.now(), end.problem
             try:
-                self._runs.write(runs)
+                self._runs.add(name, **what)
             except StateError as error:
                 _log.warning("what commands did is not noted: %s", error)
 

@@ -14,6 +14,7 @@ from ultramon.state.watched_levels import mark_watched, watched_at
 from ultramon.system import compact_json
 from ultramon.system.files import make_private_directory, read_private_file, replace_file
 from ultramon.system.timestamps import format_time, parse_time
+from ultramon.system.wording import moment, plural
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -55,6 +56,21 @@ class CommandRuns:
         self.late = late
         self.last_at = last_at
         self.last_problem = last_problem
+
+    def words(self) -> str:
+        """Return what they did in a few words: ``ran 3 times, last 2026-11-26 19:20:11Z``."""
+        parts = [f"ran {plural(self.ran, 'time')}" if self.ran else "has not run yet"]
+        if self.last_at is not None:
+            parts.append(f"last {moment(self.last_at)}")
+        if self.last_problem:
+            parts.append(f"failed: {self.last_problem}")
+        elif self.failed:
+            parts.append(f"failed {plural(self.failed, 'time')} before")
+        if self.skipped:
+            parts.append(f"{plural(self.skipped, 'event')} skipped as too many")
+        if self.late:
+            parts.append(f"{plural(self.late, 'event')} seen too late")
+        return ", ".join(parts)
 
     def to_json(self) -> dict[str, Any]:
         """Return the values as the file and ``on list --json`` hold them."""
@@ -106,6 +122,37 @@ class StoredRuns:
         value = {"schema": SCHEMA, "runs": {name: one.to_json() for name, one in runs.items()}}
         make_private_directory(self._folder)
         replace_file(self.path, compact_json.dumps(value).encode("ascii") + b"\n")
+
+    def add(
+        self,
+        name: str,
+        *,
+        skipped: int = 0,
+        late: int = 0,
+        ended_at: float | None = None,
+        problem: str = "",
+    ) -> None:
+        """Add to the runs of one event. Of two processes that do so at once one may be lost.
+
+        Args:
+            name: The event.
+            skipped: As of `CommandRuns`.
+            late: As of `CommandRuns`.
+            ended_at: When its command ended, epoch seconds; None = none was run.
+            problem: What went wrong with that; empty = nothing.
+
+        Raises:
+            StateError: As for `write`.
+        """
+        runs = self.read()
+        one = runs.setdefault(name, CommandRuns())
+        one.skipped += skipped
+        one.late += late
+        if ended_at is not None:
+            one.ran += 1
+            one.failed += problem != ""
+            one.last_at, one.last_problem = ended_at, problem
+        self.write(runs)
 
     def mark_watched(self, now: float) -> None:
         """Note that a process runs the commands, for `watched_at`.

@@ -24,7 +24,7 @@ def command(*, directory: str | None, is_list: bool, is_removal: bool, json: boo
 
     Of a project that is not trusted only what has its agents warned earlier is taken. A file that
     is changed later is no longer trusted. Read it first: webhooks in it get messages of your
-    agents, and the files that it names are not part of what is trusted.
+    agents, commands in it are run, and the files that it names are not part of what is trusted.
 
     DIR is the directory of the file; the default is the working directory.
     """

@@ -7,6 +7,7 @@ file that it deletes; never on a hook's path.
 from __future__ import annotations
 
 import os
+import shutil
 from collections.abc import Iterable, Iterator
 
 from ultramon.backends.local.journal_check import examine_journal
@@ -25,7 +26,9 @@ from ultramon.hosts.doctor_context import DoctorContext, ok, problem, warning
 from ultramon.hosts.installed_choices import AGENT, BOTH
 from ultramon.hosts.port import Host
 from ultramon.notices.budgets import read_budgets
+from ultramon.notices.commands import read_commands
 from ultramon.state.budget_readings import BudgetReadings
+from ultramon.state.command_runs import CommandRuns, StoredRuns, commands_key
 from ultramon.state.liveness import LOST, STALE, judge
 from ultramon.state.plan_limits import PlanLimits
 from ultramon.state.record import SCHEMA
@@ -193,6 +196,32 @@ def check_budgets(context: DoctorContext) -> Iterator[Finding]:
         yield warning("budgets", message, cure)
 
 
+def check_commands(context: DoctorContext) -> Iterator[Finding]:
+    """The user's commands at events: what they did, and whether a process is there to run them."""
+    try:
+        commands, path = read_commands()
+    except ConfigurationError:
+        return  # the check of the settings says what is wrong
+    if not commands:
+        return
+    stored = StoredRuns(context.state_directory, commands_key(path))
+    runs = stored.read()
+    for name, command in commands.items():
+        found = runs.get(name, CommandRuns())
+        message = f"{name}: {command.program} {found.words()}"
+        if shutil.which(os.path.expanduser(command.run[0])) is None:
+            message = f"{name}: {command.run[0]} is no program here"
+            yield warning("commands", message, f"correct on.{name}.run in {path}")
+        elif found.last_problem:
+            yield warning("commands", message, f"ultramon on test {name} runs it now")
+        else:
+            yield ok("commands", message)
+    at = stored.watched_at()
+    if at is None or context.now - at > SILENT_SECONDS:
+        message = f"{first_of([*commands])}: no process is there to run them"
+        yield warning("commands", message, "ultramon serve, web, watch or relay does")
+
+
 def check_failures(context: DoctorContext, hosts: Iterable[Host]) -> Iterator[Finding]:
     """What hooks could not do, as they logged it."""
     is_quiet = True
@@ -335,6 +364,7 @@ def examine(context: DoctorContext, host_name: str | None = None) -> list[Findin
         check_set_aside,
         check_plans,
         check_budgets,
+        check_commands,
     ):
         findings += check(context)
     findings += check_failures(context, hosts)
