@@ -239,7 +239,10 @@ def test_nothing_to_report_says_what_to_do_next(tmp_path):
     done = report(Machine(tmp_path))
     assert done.returncode == 0
     assert done.stdout == ""
-    assert "no transcripts of claude-code or codex or gemini or qwen on this machine" in done.stderr
+    assert (
+        "no transcripts of claude-code or codex or gemini or opencode or qwen on this machine"
+        in done.stderr
+    )
     assert "`ultramon report PATH`" in done.stderr
     assert "`ultramon demo`" in done.stderr
     assert report_json(Machine(tmp_path))["sessions"] == 0

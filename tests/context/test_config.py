@@ -276,7 +276,9 @@ def test_a_misspelt_table_is_answered_with_the_one_that_is_meant():
     toml("[contxt]\nwarning_threshold = 0.6\n")
     error = refused()
     assert (error.name, error.value, error.source) == ("table", "contxt", own_file())
-    assert error.allowed == "one of context, alerts, webhooks, levels; did you mean context?"
+    assert error.allowed == (
+        "one of context, alerts, webhooks, levels, plan, budgets, on; did you mean context?"
+    )
 
 
 @pytest.mark.parametrize(
