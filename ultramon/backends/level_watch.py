@@ -6,11 +6,9 @@ carries the same key: any number of watches in any number of processes announce 
 
 from __future__ import annotations
 
-import logging
-import threading
 from typing import TYPE_CHECKING
 
-from ultramon.errors import StateError
+from ultramon.backends.regular_look import RegularLook
 from ultramon.notices.crossings import PlanLevels, plan_crossings
 from ultramon.notices.message import Draft
 from ultramon.state.plan_limits import PlanLimits
@@ -29,9 +27,7 @@ if TYPE_CHECKING:
 LOOK_SECONDS = 5.0
 """Between two looks."""
 CATEGORY = "shared_level"
-_JOIN_SECONDS = 5.0
 _MOST_EXPIRY_SECONDS = 366 * 86_400.0
-_log = logging.getLogger("ultramon.backend")
 
 
 class LevelWatch:
@@ -65,8 +61,12 @@ class LevelWatch:
         self._plans = PlanLimits(directory)
         self._readings = list(readings)
         self._announced: set[str] = set()
-        self._stopping = threading.Event()
-        self._thread: threading.Thread | None = None
+        self._looking = RegularLook(
+            self.look,
+            name="ultramon-levels",
+            every_seconds=LOOK_SECONDS,
+            trouble="levels of plans are not announced for now",
+        )
 
     def __enter__(self) -> LevelWatch:
         self.start()
@@ -77,14 +77,11 @@ class LevelWatch:
 
     def start(self) -> None:
         """Look every few seconds, in a thread of its own."""
-        self._thread = threading.Thread(target=self._run, name="ultramon-levels", daemon=True)
-        self._thread.start()
+        self._looking.start()
 
     def stop(self) -> None:
         """End the thread."""
-        self._stopping.set()
-        if self._thread is not None:
-            self._thread.join(_JOIN_SECONDS)
+        self._looking.stop()
 
     def look(self) -> list[Crossing]:
         """Look once; return what this watch had not announced before.
@@ -106,19 +103,6 @@ class LevelWatch:
         # What is over is forgotten: its key never comes again.
         self._announced = {one.key for one in found}
         return new
-
-    def _run(self) -> None:
-        is_refused = False
-        while True:
-            try:
-                self.look()
-                is_refused = False
-            except StateError as error:
-                if not is_refused:
-                    _log.warning("levels of plans are not announced for now: %s", error)
-                is_refused = True
-            if self._stopping.wait(LOOK_SECONDS):
-                return
 
     def _announce(self, crossing: Crossing, now: float) -> None:
         # The message first: a kill in between repeats it, and its key keeps it from coming twice.

@@ -14,6 +14,7 @@ import time
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from ultramon.backends.regular_look import RegularLook
 from ultramon.backends.toolkit import last_cursor
 from ultramon.errors import AgentNotFoundError, ConfigurationError, StateCorruptError, StateError
 from ultramon.fleet.consumer import Consumer
@@ -63,6 +64,7 @@ _MINUTE_SECONDS = 60.0
 _END_SECONDS = 2.0
 _JOIN_SECONDS = 5.0
 _WAITING = "waiting"
+_TROUBLE = "commands at events wait"
 _log = logging.getLogger("ultramon.fleet")
 
 
@@ -132,9 +134,10 @@ class EventCommands:
         self._seen: dict[str, Any] = {}
         self._waits: dict[str, StateRecord] = {}
         self._next_try_at = 0.0
-        self._stopping = threading.Event()
+        self._looking = RegularLook(
+            self.look, name="ultramon-commands", every_seconds=LOOK_SECONDS, trouble=_TROUBLE
+        )
         self._is_given_up = threading.Event()
-        self._thread: threading.Thread | None = None
         self._workers: list[threading.Thread] = []
         self._lock = threading.Lock()
 
@@ -153,15 +156,12 @@ class EventCommands:
         try:
             self._take_hold()
         except StateError as error:
-            _log.warning("commands at events wait: %s", error)
-        self._thread = threading.Thread(target=self._run, name="ultramon-commands", daemon=True)
-        self._thread.start()
+            _log.warning("%s: %s", _TROUBLE, error)
+        self._looking.start()
 
     def stop(self) -> None:
         """End the thread; programs that run are given a moment, then killed."""
-        self._stopping.set()
-        if self._thread is not None:
-            self._thread.join(_JOIN_SECONDS)
+        self._looking.stop()
         until = time.monotonic() + _END_SECONDS
         for worker in self._workers:
             worker.join(max(0.0, until - time.monotonic()))
@@ -184,7 +184,7 @@ class EventCommands:
         begun = 0
         if WAITING in self._commands:
             begun += sum(map(self._handle, self._begun_waits()))
-        while not self._stopping.is_set() and self._consumer.take_hold():
+        while not self._looking.stopping.is_set() and self._consumer.take_hold():
             event = self._consumer.read()
             if event is None:
                 break
@@ -193,19 +193,6 @@ class EventCommands:
             begun += occasion is not None and self._handle(occasion)
         self._consumer.acknowledge(self._memory)
         return begun
-
-    def _run(self) -> None:
-        is_refused = False
-        while True:
-            try:
-                self.look()
-                is_refused = False
-            except StateError as error:
-                if not is_refused:
-                    _log.warning("commands at events wait: %s", error)
-                is_refused = True
-            if self._stopping.wait(LOOK_SECONDS):
-                return
 
     def _read_settings(self) -> None:
         try:

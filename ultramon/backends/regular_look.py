@@ -1,0 +1,63 @@
+"""A look at the store every few seconds, in a thread of its own."""
+
+from __future__ import annotations
+
+import logging
+import threading
+from typing import TYPE_CHECKING
+
+from ultramon.errors import StateError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+_JOIN_SECONDS = 5.0
+_log = logging.getLogger("ultramon.backend")
+
+
+class RegularLook:
+    """Calls a function again and again; what the store refuses is logged once, and tried again.
+
+    Args:
+        look: The function.
+        name: Of the thread.
+        every_seconds: Between two looks.
+        trouble: What a refusal means, for the log: the error follows.
+
+    Attributes:
+        stopping: Set once it is to end.
+    """
+
+    def __init__(
+        self, look: Callable[[], object], *, name: str, every_seconds: float, trouble: str
+    ) -> None:
+        self.stopping = threading.Event()
+        self._look = look
+        self._name = name
+        self._every_seconds = every_seconds
+        self._trouble = trouble
+        self._thread: threading.Thread | None = None
+
+    def start(self) -> None:
+        """Begin with a first look."""
+        self._thread = threading.Thread(target=self._run, name=self._name, daemon=True)
+        self._thread.start()
+
+    def stop(self) -> None:
+        """End the thread."""
+        self.stopping.set()
+        if self._thread is not None:
+            self._thread.join(_JOIN_SECONDS)
+
+    def _run(self) -> None:
+        is_refused = False
+        while True:
+            try:
+                self._look()
+                is_refused = False
+            except StateError as error:
+                if not is_refused:
+                    _log.warning("%s: %s", self._trouble, error)
+                is_refused = True
+            if self.stopping.wait(self._every_seconds):
+                return
