@@ -53,7 +53,8 @@ SECTIONS = {
         "host",
         "on",
     ),
-    "Long jobs and services": ("relay", "task", "chaos", "serve", "backend", "queue", "token"),
+    "Long jobs": ("relay", "task", "chaos"),
+    "Services": ("serve", "backend", "queue", "token"),
     "For scripts": ("check", "alert", "context", "completion"),
 }
 """All commands and groups of commands, in the order of `--help`."""
@@ -251,6 +252,11 @@ class Program(click.Group):
         elif name not in GROUPS:
             ctx.fail(f"No such command '{name}'; {_meant(name)}")
         return super().resolve_command(ctx, args)
+
+    def format_help_text(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """Say what the program is, in the line below its usage: the whole help is one screen."""
+        with formatter.indentation():
+            formatter.write_text(self.help or "")
 
     def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """List the commands; the usage line names the two options of the program itself."""
