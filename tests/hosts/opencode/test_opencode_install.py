@@ -10,10 +10,12 @@ from helpers.host_home import HostHome
 from helpers.opencode_session import plant, session_id
 
 from ultramon.errors import ConfigurationError
+from ultramon.hosts.opencode import hook
 from ultramon.hosts.opencode.dialect import DIALECT, LIMITS_VARIABLE
 from ultramon.hosts.opencode.host import OPENCODE
 from ultramon.hosts.opencode.setup import PACKAGE
 from ultramon.hosts.port import PROMPT, TOOL_ENDED, WAITING
+from ultramon.hosts.resident import forwarder
 from ultramon.hosts.transcripts.records import OVERFLOW
 from ultramon.system.findings import OK, PROBLEM, WARNING
 
@@ -144,6 +146,15 @@ def test_events_are_what_the_plugin_says():
     for payload in ({}, {"event": "idle"}, {"event": 5, "sessionID": "s"}):
         with pytest.raises(ValueError, match=r"no event|not text"):
             DIALECT.read_event(payload, {})
+
+
+def test_the_plugin_sends_what_a_forwarder_would():
+    """The resident reads no other variables; the limits of the model are the plugin's own."""
+    source = (ROOT / "ultramon" / "hosts" / "opencode" / "plugin.js").read_text(encoding="utf-8")
+    listed = source.partition("const VARIABLES = [")[2].partition("]")[0]
+    sent = {*hook.FORWARDED, *forwarder.OWN_VARIABLES} - {LIMITS_VARIABLE}
+    assert {one.strip(' "\n') for one in listed.split(",")} == sent
+    assert forwarder.MAGIC.decode().strip() in source
 
 
 def test_the_page_says_what_is_so():

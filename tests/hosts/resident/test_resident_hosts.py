@@ -23,7 +23,8 @@ from ultramon.hosts.registry import find_host
 from ultramon.hosts.resident import forwarder
 from ultramon.system.findings import OK, PROBLEM, WARNING
 
-FOLDERS = {"claude-code": "claude_code", "codex": "codex", "gemini": "gemini", "qwen": "qwen"}
+FOLDERS = {"claude-code": "claude_code", "codex": "codex", "gemini": "gemini",
+           "opencode": "opencode", "qwen": "qwen"}  # fmt: skip
 RUNS = {
     "codex": CodexRun,
     "gemini": GeminiRun,
@@ -232,7 +233,7 @@ def test_an_answered_call_loads_next_to_nothing(replayed, host, name):
     assert not names & {"os", "json", "socket", "select"}
 
 
-@pytest.fixture(params=sorted(set(FOLDERS) - {"claude-code"}))
+@pytest.fixture(params=sorted(set(FOLDERS) - {"claude-code", "opencode"}))
 def home(request, tmp_path, monkeypatch):
     """A home of each client that keeps its hooks in one file of the user."""
     for variable in ("CODEX_HOME", "QWEN_HOME"):
