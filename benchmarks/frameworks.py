@@ -178,13 +178,13 @@ class IdleHooks:
 
 
 class WithSubagents:
-    """Has a session of the Claude Agent SDK have all the tools of its client."""
+    """Gives a session of the Claude Agent SDK the tool of its client that begins subagents."""
 
     def __init__(self, watched: Any) -> None:
         self.watched = watched
 
     def query(self, *, prompt: Any, options: Any) -> Any:
-        return self.watched.query(prompt=prompt, options=replace(options, tools=None))
+        return self.watched.query(prompt=prompt, options=replace(options, tools=["Agent"]))
 
 
 IDLE = {"langchain": make_idle_middleware, "claude-agent-sdk": IdleHooks}
