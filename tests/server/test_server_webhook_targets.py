@@ -174,6 +174,14 @@ def test_targets_come_from_the_configuration(configure):
     assert "0123456789" not in repr(target)
 
 
+@pytest.mark.parametrize("layout", ["slack", "discord", "ntfy"])
+def test_a_service_that_checks_no_signature_needs_no_secret(configure, layout):
+    text = TARGET.replace('secret_file = "boss.secret"', f'format = "{layout}"')
+    configure(text)
+    (target,), _ = read_targets()
+    assert (target.format, target.secret) == (layout, None)
+
+
 @pytest.mark.parametrize("text", ["", "[webhooks]\n", '[webhooks]\nallow_hosts = ["a.example"]\n'])
 def test_without_targets_there_are_no_webhooks(configure, text):
     """The list alone sends nothing."""
@@ -187,6 +195,7 @@ WRONG = [
     ('recipient = "boss"', "", "webhooks.targets 1 recipient=None"),
     ('recipient = "boss"', 'recipient = "../boss"', "webhooks.targets 1 recipient="),
     ('secret_file = "boss.secret"', "", "webhooks.targets 1 secret_file=None"),
+    ("recipient =", 'format = "slak"\nrecipient =', "one of json, slack, discord, ntfy"),
     ("boss.secret", "none.secret", "openssl rand -hex 32"),
     ("boss.secret", "elsewhere", "not a regular file"),
     ("recipient", "recipients", "[webhooks.targets 1] setting='recipients'"),

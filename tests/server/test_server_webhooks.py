@@ -49,7 +49,8 @@ def make_sender(backend, clock):
     def make(url, *listed, recipient="boss", lookup=None, **more):
         hosts = AllowedHosts(listed or [url.split("/")[2]], "a test", lookup=lookup)
         timeout = more.pop("timeout_seconds", 10.0)
-        target = Target(recipient=recipient, url=hosts.check("url", url), secret=SECRET, **more)
+        more = {"secret": SECRET} | more
+        target = Target(recipient=recipient, url=hosts.check("url", url), **more)
         sender = Sender(target, hosts, backend=backend, clock=clock, timeout_seconds=timeout)
         senders.append(sender)
         return sender
@@ -108,6 +109,59 @@ def test_a_notice_is_posted_signed_and_acknowledged(make_sender, receiver, backe
     assert not is_genuine(request, b"another secret!!", now=clock.now())
     assert not is_genuine(request._replace(body=b"{}"), SECRET, now=clock.now())
     assert not is_genuine(request, SECRET, now=clock.now() + 301)
+
+
+HOSTILE = "<!channel> & <https://a.example|b> größer @everyone"
+ESCAPED = "&lt;!channel&gt; &amp; &lt;https://a.example|b&gt; größer @everyone"
+NO_MENTIONS = {"allowed_mentions": {"parse": []}}
+
+
+@pytest.mark.parametrize(
+    ("layout", "text", "made"),
+    [
+        ("slack", HOSTILE, {"text": ESCAPED}),
+        ("discord", HOSTILE, {"content": HOSTILE, **NO_MENTIONS}),
+        ("discord", "x" * 2_001, {"content": "x" * 1_999 + "…", **NO_MENTIONS}),
+    ],
+)
+def test_slack_and_discord_get_the_text_as_they_read_it(
+    make_sender, receiver, send, clock, layout, text, made
+):
+    """And it mentions nobody; it is signed like any other where there is a secret."""
+    send(text)
+    assert make_sender(receiver.url, format=layout).poll() == 1
+    (request,) = receiver.all()
+    assert json.loads(request.body) == made
+    assert request.headers["Content-Type"] == "application/json"
+    assert is_genuine(request, SECRET, now=clock.now())
+
+
+@pytest.mark.parametrize(
+    ("text", "delivery", "priority"),
+    [(HOSTILE, "urgent", "high"), (HOSTILE, "sequential", "default")],
+)
+def test_ntfy_gets_plain_text(make_sender, receiver, send, text, delivery, priority):
+    send(text, delivery=delivery)
+    assert make_sender(receiver.url, format="ntfy").poll() == 1
+    (request,) = receiver.all()
+    assert request.body.decode() == text
+    assert request.headers["Content-Type"] == "text/plain; charset=utf-8"
+    assert (request.headers["Priority"], request.headers["Title"]) == (priority, "ultramon")
+
+
+def test_a_long_text_for_ntfy_is_cut_between_characters(make_sender, receiver, send):
+    send("x" + "ü" * 3_000)
+    assert make_sender(receiver.url, format="ntfy").poll() == 1
+    (request,) = receiver.all()
+    assert request.body.decode() == "x" + "ü" * 2_047
+
+
+def test_without_a_secret_nothing_is_signed(make_sender, receiver, send):
+    send()
+    assert make_sender(receiver.url, format="slack", secret=None).poll() == 1
+    (request,) = receiver.all()
+    assert "Ultramon-Signature" not in request.headers
+    assert "Idempotency-Key" in request.headers
 
 
 def test_text_that_no_encoding_holds_arrives_escaped(make_sender, receiver, backend, clock):

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import asyncio
 import hmac
-import json
 import logging
 import os
 import ssl
@@ -21,10 +20,11 @@ import httpx
 from ultramon.errors import ConfigurationError, StateCorruptError, StateError
 from ultramon.notices.message_rules import DELIVERIES
 from ultramon.routing import Inbox
+from ultramon.server.workers.webhook_formats import FORMATS, JSON, headers_of
 from ultramon.server.workers.webhook_targets import AllowedHosts
 from ultramon.system.files import check_one_name, read_private_file
 from ultramon.system.ids import is_agent_id
-from ultramon.system.settings import REQUIRED, Kind, Setting, check_settings, read_table
+from ultramon.system.settings import REQUIRED, Kind, Setting, check_settings, choice, read_table
 from ultramon.version import __version__
 
 if TYPE_CHECKING:
@@ -57,6 +57,7 @@ _ALL_MODES = list(DELIVERIES)
 _RECIPIENT = Kind("an agent id", is_agent_id)
 _LIST = Kind("a list", lambda value: isinstance(value, list))
 _MODES = Kind(f"a list of some of {', '.join(DELIVERIES)}", _is_some_of)
+_FORMAT = choice(*FORMATS)
 _URL = Kind("a URL", lambda value: isinstance(value, str))
 _FILE = Kind(
     "the path of a file", lambda value: isinstance(value, str) and value > "" and "\0" not in value
@@ -72,8 +73,16 @@ TARGET_SETTINGS = {
     "url": Setting(
         _URL, REQUIRED, "Where: `https`, or on this machine `http`, at one of those hosts."
     ),
+    "format": Setting(
+        _FORMAT,
+        JSON,
+        "What is posted: the whole notice (`json`), or its text as Slack, Discord or ntfy read it.",
+    ),
     "secret_file": Setting(
-        _FILE, REQUIRED, f"The file with the secret that signs, {MIN_SECRET_BYTES} bytes or more."
+        _FILE,
+        None,
+        f"The file with the secret that signs, {MIN_SECRET_BYTES} bytes or more. Required for"
+        " `json`; without one the others are not signed.",
     ),
     "deliveries": Setting(
         _MODES, _ALL_MODES, "Notices of these modes are posted; others stay in the queue."
@@ -90,14 +99,16 @@ class Target:
     Attributes:
         recipient: An agent id.
         url: The URL.
-        secret: The key of the signatures.
+        secret: The key of the signatures; None = requests are not signed.
+        format: One of `ultramon.server.workers.webhook_formats.FORMATS`.
         deliveries: Only notices of these modes are posted; the others stay in the queue.
         trust: The certificate authorities for the host; True = the public ones.
     """
 
     recipient: str
     url: httpx.URL
-    secret: bytes = field(repr=False)
+    secret: bytes | None = field(repr=False)
+    format: str = JSON
     deliveries: Sequence[str] = DELIVERIES
     trust: ssl.SSLContext | bool = True
 
@@ -145,11 +156,15 @@ def _target(name: str, row: Any, hosts: AllowedHosts, path: str) -> Target:
     if not isinstance(row, dict):
         raise ConfigurationError(name, row, "a table", path)
     check_settings(row, TARGET_SETTINGS, path, f"[{name}]")
+    layout = _FORMAT.check(f"{name} format", row.get("format", JSON), path)
+    is_signed = layout == JSON or "secret_file" in row
+    secret_file = f"{name} secret_file"
     return Target(
         recipient=_RECIPIENT.check(f"{name} recipient", row.get("recipient"), path),
         deliveries=_MODES.check(f"{name} deliveries", row.get("deliveries", _ALL_MODES), path),
         url=hosts.check(f"{name} url", row.get("url")),
-        secret=_secret(f"{name} secret_file", row.get("secret_file"), path),
+        secret=_secret(secret_file, row.get("secret_file"), path) if is_signed else None,
+        format=layout,
         trust=_trust(f"{name} ca_file", row["ca_file"], path) if "ca_file" in row else True,
     )
 
@@ -282,10 +297,12 @@ class Sender:
 
     def _post(self, notice: Notice) -> str | None:
         """Post one notice; return the problem, None on success."""
-        body = json.dumps(notice.model_dump(mode="json", by_alias=True)).encode("ascii")
+        body = FORMATS[self._target.format](notice)
+        headers = headers_of(self._target.format, notice)
+        headers["Idempotency-Key"] = str(notice.message_id)
         try:
             addresses = self._hosts.addresses(self._target.url)
-            status = self._runner.run(self._exchange(addresses, notice.message_id, body))
+            status = self._runner.run(self._exchange(addresses, headers, body))
         except TimeoutError:
             return f"no whole answer within {self._timeout_seconds:g} s"
         except asyncio.CancelledError:
@@ -296,7 +313,7 @@ class Sender:
             return None
         return f"HTTP {status}" + (" (redirects are not followed)" if 300 <= status < 400 else "")
 
-    async def _exchange(self, addresses: list[str], message_id: int, body: bytes) -> int:
+    async def _exchange(self, addresses: list[str], headers: dict[str, str], body: bytes) -> int:
         """Send a body to the first address that can be reached; return the status."""
         self._task = asyncio.current_task()
         try:
@@ -307,25 +324,24 @@ class Sender:
             async with asyncio.timeout(self._timeout_seconds):
                 for address in addresses[:-1]:
                     try:
-                        return await self._send(address, message_id, body)
+                        return await self._send(address, headers, body)
                     except (httpx.ConnectError, httpx.ConnectTimeout):
                         continue
-                return await self._send(addresses[-1], message_id, body)
+                return await self._send(addresses[-1], headers, body)
         finally:
             self._task = None
 
-    async def _send(self, address: str, message_id: int, body: bytes) -> int:
-        url = self._target.url
+    async def _send(self, address: str, headers: dict[str, str], body: bytes) -> int:
+        url, secret = self._target.url, self._target.secret
         headers = {
+            **headers,
             # The URL holds the address that was checked: a second look-up could lead elsewhere.
             "Host": url.netloc.decode("ascii"),
-            "Content-Type": "application/json",
             "Accept-Encoding": "identity",
             "User-Agent": f"ultramon/{__version__}",
-            # The same at every attempt, so that a receiver can skip what it has.
-            "Idempotency-Key": str(message_id),
-            SIGNATURE_HEADER: sign(self._target.secret, int(self._clock.now()), body),
         }
+        if secret is not None:
+            headers[SIGNATURE_HEADER] = sign(secret, int(self._clock.now()), body)
         async with self._client.stream(
             "POST",
             url.copy_with(host=address),
