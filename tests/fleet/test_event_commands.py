@@ -276,6 +276,15 @@ def test_a_stop_ends_what_runs(configure, watching, make, directory, caplog):
     assert "ended with its starter" in stored(directory).read()["critical"].last_problem
 
 
+def test_what_happened_just_before_the_stop_is_seen(configure, watching, make, program):
+    """As the end of a relay's last context is."""
+    configure("ended")
+    watch = watching()
+    make().stop("completed")
+    watch.stop()
+    assert [one[:2] for one in program.calls] == [["ended", "scout"]]
+
+
 def test_an_event_from_a_time_without_a_watch_runs_nothing(
     configure, watching, make, program, directory, clock
 ):

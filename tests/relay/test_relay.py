@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 from helpers import IMPORT_PATH, relayed
+from helpers.noted_program import NotedProgram
 from helpers.program import draw
 from helpers.relayed import CHECK, RelayedProject, end_contexts, finish
 
@@ -104,6 +105,22 @@ def test_contexts_are_a_budget_of_the_run(project):
     assert (code, counts(result)) == (0, {"assigned": 12, "verified": 12})
     assert "changed: max contexts" in told
     assert project.lines() == [str(number) for number in range(12)]
+
+
+def test_the_end_of_each_context_runs_a_command_of_the_user(project, tmp_path):
+    """Also that of the last one, which is the end of the relay."""
+    program = NotedProgram(tmp_path)
+    config = tmp_path / "own.toml"
+    config.write_text(
+        f'[on.ended]\nrun = ["{program.path}", "{{agent}}"]\nper_minute = 60\nchildren = true\n'
+    )
+    items = project.items(*map(str, range(4)))
+    begun = project.begin("obey", *items, *CHECK, ULTRAMON_CONFIG=str(config))
+    code, result, told = finish(begun)
+    assert code == 0, told
+    ended = sorted(agent for (agent,) in program.calls)
+    assert ended == sorted({*ended})
+    assert len(ended) == len(result["contexts"])
 
 
 def test_the_choices_of_a_run_are_private(project):

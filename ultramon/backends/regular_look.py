@@ -43,11 +43,13 @@ class RegularLook:
         self._thread = threading.Thread(target=self._run, name=self._name, daemon=True)
         self._thread.start()
 
-    def stop(self) -> None:
-        """End the thread."""
+    def stop(self) -> bool:
+        """End the thread; return whether it has ended, which a look that hangs prevents."""
         self.stopping.set()
-        if self._thread is not None:
-            self._thread.join(_JOIN_SECONDS)
+        if self._thread is None:
+            return True
+        self._thread.join(_JOIN_SECONDS)
+        return not self._thread.is_alive()
 
     def _run(self) -> None:
         is_refused = False

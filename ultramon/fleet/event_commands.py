@@ -12,6 +12,7 @@ import os
 import threading
 import time
 from contextlib import suppress
+from math import inf
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from ultramon.backends.regular_look import RegularLook
@@ -134,6 +135,7 @@ class EventCommands:
         self._seen: dict[str, Any] = {}
         self._waits: dict[str, StateRecord] = {}
         self._next_try_at = 0.0
+        self._ends_at = inf
         self._looking = RegularLook(
             self.look, name="ultramon-commands", every_seconds=LOOK_SECONDS, trouble=_TROUBLE
         )
@@ -160,9 +162,13 @@ class EventCommands:
         self._looking.start()
 
     def stop(self) -> None:
-        """End the thread; programs that run are given a moment, then killed."""
-        self._looking.stop()
-        until = time.monotonic() + _END_SECONDS
+        """Look a last time and end the thread; programs are given a moment, then killed."""
+        until = self._ends_at = time.monotonic() + _END_SECONDS
+        # The end of a relay's last context comes just before its own. A store that refused lately
+        # is not asked again: that may take long.
+        if self._looking.stop() and self._consumer is not None and self._consumer.holds():
+            with suppress(StateError):
+                self.look()
         for worker in self._workers:
             worker.join(max(0.0, until - time.monotonic()))
         self._is_given_up.set()
@@ -184,7 +190,7 @@ class EventCommands:
         begun = 0
         if WAITING in self._commands:
             begun += sum(map(self._handle, self._begun_waits()))
-        while not self._looking.stopping.is_set() and self._consumer.take_hold():
+        while time.monotonic() < self._ends_at and self._consumer.take_hold():
             event = self._consumer.read()
             if event is None:
                 break
