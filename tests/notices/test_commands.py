@@ -224,7 +224,7 @@ def test_the_values_of_a_level():
         "project": "/srv/site",
         "host": "claude-code",
         "run": "default",
-        "text": "scout: critical: force_return, 88 %, 176,000 of 200,000 tokens reported",
+        "text": "scout: critical, 88 % of its context window is used",
     }
 
 

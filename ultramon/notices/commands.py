@@ -254,9 +254,11 @@ def values_of_event(
     """
     known = {} if record is None else _values_of_agent(record)
     label = known.get("label") or event.get("budget") or event.get("account") or event["agentId"]
-    words = event_words(dict(event))
-    # The words of the others begin with the level.
-    happened = ", ".join([name, *filter(None, [words])] if name in (COMPACTED, ENDED) else [words])
+    percent, words = _percent(event), event_words(dict(event))
+    if name in (WARNING, CRITICAL) and percent:
+        words = f"{event.get('level')}, {percent} % of its context window is used"
+    elif name in (COMPACTED, ENDED):
+        words = ", ".join(filter(None, (name, words)))
     own = {
         "event": name,
         "label": label,
@@ -265,10 +267,10 @@ def values_of_event(
         "host": event.get("host"),
         "level": event.get("level"),
         "reason": event.get("reason") or event.get("outcome"),
-        "percent": _percent(event),
+        "percent": percent,
         "tokens": _number(event.get("tokens")),
         "limit": _number(event.get("contextLimit")),
-        "text": f"{label}: {happened}",
+        "text": f"{label}: {words}",
     }
     return known | {key: str(value) for key, value in own.items() if value not in (None, "")}
 
