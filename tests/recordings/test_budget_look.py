@@ -11,7 +11,7 @@ from zoneinfo import ZoneInfo
 import pytest
 from helpers.opencode_session import plant
 from helpers.planted_transcripts import OTHER, PROJECT, SESSION, Machine, reply
-from recordings.test_usage import FILES
+from recordings.test_recorded_usage import FILES
 
 from ultramon.backends.local.backend import LocalBackend
 from ultramon.backends.memory import MemoryBackend

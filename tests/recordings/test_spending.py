@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 from helpers.planted_transcripts import SESSION, Machine, reply
-from recordings.test_usage import FILES, summary_of
+from recordings.test_recorded_usage import FILES, summary_of
 
 from ultramon.context.token_usage import TokenUsage
 from ultramon.recordings.index import TranscriptIndex

@@ -95,7 +95,7 @@ def receiver(tmp_path, monkeypatch):
     secret = tmp_path / "boss.secret"
     secret.touch(0o600)
     secret.write_text("0123456789abcdef0123456789abcdef\n")
-    (toml,), (code,) = blocks("toml"), blocks("py")
+    (toml, *_), (code,) = blocks("toml"), blocks("py")
     assert SERVING in code
     with subprocess.Popen(
         [sys.executable, "-c", code.replace(SERVING, SERVING_ANYWHERE)],

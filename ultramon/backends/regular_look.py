@@ -59,7 +59,7 @@ class RegularLook:
                 is_refused = False
             except StateError as error:
                 if not is_refused:
-                    _log.warning("%s: %s", self._trouble, error)
+                    _log.warning("the store refused a look, %s: %s", self._trouble, error)
                 is_refused = True
             if self.stopping.wait(self._every_seconds):
                 return

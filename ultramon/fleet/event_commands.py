@@ -158,7 +158,7 @@ class EventCommands:
         try:
             self._take_hold()
         except StateError as error:
-            _log.warning("%s: %s", _TROUBLE, error)
+            _log.warning("the store refused a look, %s: %s", _TROUBLE, error)
         self._looking.start()
 
     def stop(self) -> None:

@@ -132,7 +132,7 @@ def test_json_has_the_same_agents(ask, backend):
 def test_an_empty_store_has_nobody(ask):
     """The words and the document are those of every other store."""
     assert ask("status").stderr == NOTHING
-    empty = {"agents": [], "unreadable": []}
+    empty = {"agents": [], "unreadable": [], "plan": [], "budgets": []}
     assert ask("status", "--json").stdout == json.dumps(empty, indent=2) + "\n"
     assert ask("watch", "--format", "tmux").stdout == "um 0 agents\n"
 

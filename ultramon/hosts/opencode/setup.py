@@ -20,6 +20,7 @@ from ultramon.hosts.opencode.host import OPENCODE
 from ultramon.hosts.opencode.plugin_file import FILE_NAME, PluginFile
 from ultramon.hosts.user_hooks import UserHooks, user_file
 from ultramon.system.findings import Finding
+from ultramon.system.processes import working_directory
 
 PROJECT = "project"
 PROJECT_FOLDER = ".opencode"
@@ -43,8 +44,11 @@ class OpencodeSetup(UserHooks):
 
     def load(self) -> PluginFile:
         """Return the user's plugin; where that is not there, a project's in this directory."""
-        user, project = _user_plugin(), _project_plugin(os.getcwd())
-        return project if project.holds_ours() and not user.holds_ours() else user
+        user, cwd = _user_plugin(), working_directory()
+        if cwd is None or user.holds_ours():
+            return user
+        project = _project_plugin(cwd)
+        return project if project.holds_ours() else user
 
     def load_layer(self, request: SetupRequest) -> PluginFile:
         """Return the file of the user or of the project; raises as `load`."""
