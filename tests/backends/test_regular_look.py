@@ -22,9 +22,10 @@ def test_a_refusal_is_logged_once_and_the_next_look_is_made(caplog):
     assert is_enough.wait(20)
     looking.stop()
     seen = len(looks)
-    refused = [message.partition("refused ")[2][:1] for message in caplog.messages]
+    refused = [message.partition(": refused ")[2][:1] for message in caplog.messages]
     assert refused == ["2", "5"]
-    assert all(message.startswith("nothing is seen: ") for message in caplog.messages)
+    begun = "the store refused a look, nothing is seen: "
+    assert all(begun in message for message in caplog.messages)
     assert len(looks) == seen
 
 
