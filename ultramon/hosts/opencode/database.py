@@ -53,7 +53,7 @@ def opened(path: str) -> Iterator[Any]:
     how = "mode=ro" if os.path.exists(f"{path}-wal") else "mode=ro&immutable=1"
     try:
         uri = f"file:{quote(os.path.abspath(path))}?{how}"
-        connection = sqlite3.connect(uri, _BUSY_SECONDS, isolation_level=None, uri=True)
+        connection = sqlite3.connect(uri, timeout=_BUSY_SECONDS, isolation_level=None, uri=True)
         with closing(connection):
             connection.text_factory = bytes  # what is no UTF-8 must not hide the rest
             yield connection
