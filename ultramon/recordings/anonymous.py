@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from ultramon.recordings.survey import SessionFacts, Share, Survey
+    from ultramon.recordings.survey_models import SessionFacts, Share, Survey
 
 
 def anonymous(found: Survey) -> Survey:

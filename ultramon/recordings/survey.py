@@ -12,10 +12,20 @@ from datetime import date, datetime
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 from ultramon.context.limits import resolve_limit
-from ultramon.recordings.bills import Bill, Biller, CostFacts, PriceData, price_data_of
+from ultramon.recordings.bills import Bill, Biller, price_data_of
 from ultramon.recordings.index import Summarized
 from ultramon.recordings.summary import TranscriptSummary
-from ultramon.state.models import Model, utc
+from ultramon.recordings.survey_models import (
+    DayUse,
+    ModelUse,
+    ProjectUse,
+    SessionFacts,
+    Share,
+    SubagentCost,
+    Survey,
+    UnreadableFile,
+)
+from ultramon.state.models import utc
 from ultramon.state.record import StateRecord
 from ultramon.system import foreign_paths
 
@@ -36,155 +46,6 @@ DEAREST_SUBAGENTS = 10
 MOST_NAMES = 50
 """The most sources, files and projects listed; what is left is added up."""
 _LEAST_ID_CHARS = 8
-
-
-class Share(Model):
-    """What one source, file or project put into context windows."""
-
-    name: str | None
-    """None = the rest, or a project that no transcript names."""
-    estimated_tokens: int
-    share_ratio: float
-    """Of all tokens that entered windows, 0.0-1.0."""
-
-
-class ProjectUse(Share, CostFacts):
-    """What happened in one project."""
-
-    path: str | None
-    sessions: int
-    subagents: int
-    compactions: int
-    discarded_tokens: int
-
-
-class ModelUse(CostFacts):
-    """What the requests to one model cost."""
-
-    model: str | None
-    """None = no transcript names it."""
-    sessions: int
-
-
-class DayUse(CostFacts):
-    """What one day cost."""
-
-    day: date | None
-    """In the time zone of the machine; None = no line says when."""
-    sessions: int
-    compactions: int
-
-
-class SubagentCost(CostFacts):
-    """What one subagent cost."""
-
-    id: str
-    model: str | None
-
-
-class SessionFacts(CostFacts):
-    """One session with its subagents, whose costs are included."""
-
-    id: str
-    host: str
-    project: str | None
-    path: str | None
-    """Of the transcript; of a subagent's where that of the session is not there."""
-    replay_target: str | None
-    """What to give to ``ultramon replay``: an id or a path."""
-    model: str | None
-    started_at: datetime | None
-    ended_at: datetime | None
-    peak_tokens: int | None
-    """The session's own highest report; None without one."""
-    context_limit_tokens: int | None
-    peak_ratio: float | None
-    is_near_limit: bool | None
-    """Whether its last reply left 5 % or less; None = unknown."""
-    first_prompt: str | None
-    """Its beginning, 80 characters at most."""
-    compactions: int
-    """The session's own, as the three below; those of its subagents follow."""
-    unmeasured_compactions: int
-    discarded_tokens: int
-    overflows: int
-    subagent_compactions: int
-    subagent_discarded_tokens: int
-    subagent_overflows: int
-    subagents: int
-    subagents_empty: int
-    subagents_near_limit: int
-    subagents_in_trouble: int
-    """Empty or near the limit, each counted once."""
-    points: tuple[int, ...]
-    """The session's own reported tokens, the highest of each stretch."""
-    compaction_points: tuple[int, ...]
-    """Indices into `points` where the window was emptied."""
-    subagent_cost_usd: float | None
-    """Of `cost_usd`, the priced part of its subagents."""
-    dearest_subagents: tuple[SubagentCost, ...]
-    """Up to ten."""
-
-
-class UnreadableFile(Model):
-    """A file or directory that could not be read."""
-
-    path: str | None
-    reason: str
-
-
-class Survey(CostFacts):
-    """What a set of transcripts says."""
-
-    generated_at: datetime
-    days: int | None
-    """Only sessions with a record within so many days; None = all."""
-    hosts: tuple[str, ...]
-    transcripts: int
-    sessions: int
-    subagents: int
-    projects: int
-    sessions_compacted: int
-    subagents_compacted: int
-    compactions: int
-    discarded_tokens: int
-    """At least so many, by compactions."""
-    unmeasured_compactions: int
-    """Compactions of which `discarded_tokens` says nothing."""
-    subagents_with_text: int
-    subagents_empty: int
-    """Came back without a text."""
-    subagents_return_unknown: int
-    """No transcript says how they came back."""
-    near_limit_ratio: float
-    sessions_near_limit: int
-    subagents_near_limit: int
-    """The last reply left the window at least so full, or the request after it was refused."""
-    sessions_end_unknown: int
-    subagents_end_unknown: int
-    """The limit is unknown, or no reply was reported after the last compaction."""
-    subagents_in_trouble: int
-    """Empty or near the limit, each counted once."""
-    overflows: int
-    estimated_tokens: int
-    """All tokens that entered windows; each text counts once."""
-    by_source: tuple[Share, ...]
-    by_file: tuple[Share, ...]
-    by_project: tuple[ProjectUse, ...]
-    by_model: tuple[ModelUse, ...]
-    """Dearest first."""
-    by_day: tuple[DayUse, ...]
-    """Days with requests, earliest first."""
-    worst_sessions: tuple[SessionFacts, ...]
-    dearest_sessions: tuple[SessionFacts, ...]
-    price_data: PriceData | None
-    """None = nothing was priced."""
-    broken_lines: int
-    unreadable: tuple[UnreadableFile, ...]
-    older_transcripts: int
-    """Left out by `days`."""
-    copied_transcripts: int
-    """Begin with replies of another transcript, which count there."""
 
 
 class _Agent(NamedTuple):

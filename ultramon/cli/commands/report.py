@@ -17,7 +17,7 @@ from ultramon.cli.selection import json_option
 if TYPE_CHECKING:
     from ultramon.recordings.daily_sums import DailySums
     from ultramon.recordings.index import Summarized, TranscriptIndex, Unreadable
-    from ultramon.recordings.survey import Survey
+    from ultramon.recordings.survey_models import Survey
     from ultramon.state.budget_readings import BudgetReading
 
 _DAYS = 30
@@ -131,7 +131,8 @@ def _survey(paths: tuple[str, ...], days: int | None, prices_file: str | None) -
     from ultramon.context.config import ContextConfig
     from ultramon.prices.price_list import open_prices
     from ultramon.recordings.index import TranscriptIndex, index_path
-    from ultramon.recordings.survey import Survey, survey
+    from ultramon.recordings.survey import survey
+    from ultramon.recordings.survey_models import Survey
     from ultramon.state.models import utc
 
     prices = open_prices(prices_file)

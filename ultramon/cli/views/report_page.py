@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from ultramon.recordings.bills import CostFacts
-    from ultramon.recordings.survey import ProjectUse, SessionFacts, Share, Survey
+    from ultramon.recordings.survey_models import ProjectUse, SessionFacts, Share, Survey
 
 _MOST_ROWS = 20
 _RUNGS = (0.75, 0.95)

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from rich.table import Table
 
     from ultramon.recordings.bills import CostFacts, PriceData
-    from ultramon.recordings.survey import SessionFacts, Share, Survey
+    from ultramon.recordings.survey_models import SessionFacts, Share, Survey
     from ultramon.state.budget_readings import BudgetReading
 
 SOURCE_NAMES = {
