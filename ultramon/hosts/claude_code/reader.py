@@ -6,6 +6,13 @@ Standard library only: hooks import it. The format was learnt from recordings of
 from __future__ import annotations
 
 from ultramon.hosts.calls.claude_dialect import returned_by_news
+from ultramon.hosts.claude_code.message_usage import (
+    USUAL_SPEED,
+    billed_tokens,
+    last_request,
+    stated_usd,
+    tokens_by_kind,
+)
 from ultramon.hosts.transcripts.jsonl import (
     Recent,
     TranscriptReader,
@@ -47,10 +54,6 @@ _TEXT_KEYS = ("text", "content", "file", "prompt")
 _FILE_KEYS = ("file_path", "notebook_path")
 _NO_PARENT = "none"
 _LIMIT_REACHED = "rate_limit"
-_USUAL_SPEED = "standard"
-_BILLED_ITERATIONS = ("message", "fallback_message", "compaction")
-_MOST_USD = 1e6
-_ONE_HOUR = "ephemeral_1h_input_tokens"
 _TOOLS_USED = "<tools-used-before-summary>"
 """Begins a text that the host puts before a subagent's own."""
 
@@ -298,8 +301,8 @@ class LineReader(TranscriptReader):
         usage = message.get("usage")
         if not isinstance(usage, dict):
             return None
-        billed, speed = _billed(usage), text_or_none(usage.get("speed"))
-        usage = _last_request(usage)
+        billed, speed = billed_tokens(usage), text_or_none(usage.get("speed"))
+        usage = last_request(usage)
         report = Report(
             message_id=text_or_none(message.get("id")),
             model=text_or_none(message.get("model")),
@@ -310,8 +313,8 @@ class LineReader(TranscriptReader):
             output_tokens=token_count(usage, "output_tokens"),
             at=at,
             billed=billed,
-            speed=None if speed == _USUAL_SPEED else speed,
-            cost_usd=_amount(entry.get("costUSD")),
+            speed=None if speed == USUAL_SPEED else speed,
+            cost_usd=stated_usd(entry.get("costUSD")),
         )
         # No reply is made from nothing: the host writes zeros where it has no numbers.
         return report if report.tokens else None
@@ -323,7 +326,7 @@ class LineReader(TranscriptReader):
         usage, name = message.get("usage"), text_or_none(message.get("id"))
         if not isinstance(usage, dict) or name is None or name in self._reported:
             return []
-        billed = _billed(usage) or _kinds(usage)
+        billed = billed_tokens(usage) or tokens_by_kind(usage)
         if not any(billed):
             return []
         self._reported.add(name)
@@ -451,61 +454,3 @@ def _reply_text(block: object) -> str:
     if block.get("type") == "tool_use":
         return text_of([block.get("name"), block.get("input")], None)
     return text_of(block, ("thinking", "text"))
-
-
-def _amount(value: object) -> float | None:
-    if not isinstance(value, int | float) or isinstance(value, bool):
-        return None
-    return float(value) if 0 <= value < _MOST_USD else None
-
-
-def _billed(usage: JsonObject) -> tuple[int, ...] | None:
-    """Return what a message cost by kind of token, None where its counts say it as they are.
-
-    Several requests may have made it, and what its outer numbers say of a request for a summary
-    differs; each is billed.
-    """
-    iterations = usage.get("iterations")
-    requests = iterations if isinstance(iterations, list) else []
-    known = [
-        one for one in requests if isinstance(one, dict) and one.get("type") in _BILLED_ITERATIONS
-    ]
-    if known:
-        return tuple(map(sum, zip(*map(_kinds, known), strict=True)))
-    split = usage.get("cache_creation")
-    if not isinstance(split, dict) or not split.get(_ONE_HOUR):
-        return None
-    return _kinds(usage)
-
-
-def _kinds(usage: JsonObject) -> tuple[int, ...]:
-    """Return the counts of one request, in the order of `TokenUsage`."""
-    new, read, written, output = (
-        optional_token_count(usage, name) or 0
-        for name in (
-            "input_tokens", "cache_read_input_tokens", "cache_creation_input_tokens",
-            "output_tokens",
-        )
-    )  # fmt: skip
-    split = usage.get("cache_creation")
-    # The split may be empty beside a sum: then the usual time holds.
-    found = optional_token_count(split, _ONE_HOUR) if isinstance(split, dict) else None
-    one_hour = min(found or 0, written)
-    return new, read, written - one_hour, one_hour, output
-
-
-def _last_request(usage: JsonObject) -> JsonObject:
-    """Return the usage of the last request that made a message.
-
-    When tools run on the provider's side one message takes several requests: the outer numbers
-    are their sum, which is no longer what is in the window. Where the only request was for a
-    summary, its usage is empty: what it counted is replaced by that summary.
-    """
-    iterations = usage.get("iterations")
-    if not isinstance(iterations, list):
-        return usage
-    known = [iteration for iteration in iterations if isinstance(iteration, dict)]
-    requests = [one for one in known if one.get("type") in ("message", "fallback_message")]
-    if requests:
-        return requests[-1]
-    return {} if any(one.get("type") == "compaction" for one in known) else usage
