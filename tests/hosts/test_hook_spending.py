@@ -89,10 +89,13 @@ def test_a_model_is_weighed_once_the_relay_knows_it(session):
     assert after.all_nano_usd == 2 * (10 * 3_000 + 19_990 * 300 + 5 * 15_000)
 
 
-def test_a_damaged_reserve_ends_nothing_and_is_said(session):
+@pytest.mark.parametrize("kind", ["reserve", "spent"])
+@pytest.mark.parametrize("text", ["{", "[]", "3", '{"tokens": 1}'])
+def test_a_damaged_file_ends_nothing_and_is_said(session, kind, text):
+    """Neither a form that no relay wrote nor half a file lets the host wait or fail."""
     keep(session, tokens=1)
-    path = session.installed.parent / FOLDER / "session.reserve.json"
-    path.write_text("{")
+    path = session.installed.parent / FOLDER / f"session.{kind}.json"
+    path.write_text(text)
     assert not is_ended(session.tool(20_000))
     (problem,) = session.failures()
     assert "what it spends is not counted" in problem

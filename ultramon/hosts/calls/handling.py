@@ -113,7 +113,7 @@ class HookCall:
             if not event.can_end:
                 return None
             self._store.update(self.agent_id, lambda agent: agent.end("cancelled", SPENT))
-        except (StateError, OSError, ValueError, LookupError) as error:
+        except (StateError, OSError, ValueError) as error:
             self._store.fail(self.agent_id, f"what it spends is not counted: {error!r}")
             return None
         return dialect.write_end(event, REASON)

@@ -20,14 +20,16 @@ from ultramon.system.processes import process_started_at
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterable
-    from typing import Any
+    from collections.abc import Callable, Collection, Iterable
+    from typing import Any, TypeVar
 
     from ultramon.hosts.calls.called_agent import CalledAgent
     from ultramon.hosts.calls.readings import Readings
     from ultramon.hosts.calls.store import HookStore
     from ultramon.hosts.port import HookEvent, Host
     from ultramon.hosts.transcripts.records import Record
+
+    _Stored = TypeVar("_Stored")
 
 FOLDER = "spending"
 """Of a relay's run: one reserve a context, and what each agent has spent of it."""
@@ -65,7 +67,7 @@ class Spent:
     """
 
     def __init__(self, value: dict[str, Any] | None = None) -> None:
-        value = value or {}
+        value = {} if value is None else value
         self.tokens: list[int] = value.get("tokens", [0] * KIND_COUNT)
         self.nano_usd: int = value.get("nanoUsd", 0)
         self.largest_tokens: int = value.get("largestTokens", 0)
@@ -76,6 +78,8 @@ class Spent:
         self.last: list[Any] | None = value.get("last")
         self.held: list[int] = value.get("held", [0] * KIND_COUNT)
         self.held_nano_usd: int = value.get("heldNanoUsd", 0)
+        if {len(self.tokens), len(self.held)} != {KIND_COUNT}:
+            raise TypeError("tokens by kind")
 
     @property
     def all_kinds(self) -> list[int]:
@@ -233,7 +237,7 @@ def spent_of_context(run_folder: str, session_id: str) -> dict[str, Spent]:
     for name in names:
         agent_id = name.removesuffix(SPENT_SUFFIX)
         if agent_id != name and (agent_id == session_id or agent_id.startswith(f"{session_id}.")):
-            spent = _read(os.path.join(folder, name))
+            spent = _read(os.path.join(folder, name), Spent)
             if spent is not None:
                 found[agent_id] = spent
     return found
@@ -246,12 +250,10 @@ def read_reserve(run_folder: str, session_id: str) -> Reserve | None:
         OSError: It cannot be read.
         ValueError: It is damaged.
     """
-    try:
-        data, _ = read_private_file(reserve_path(run_folder, session_id))
-    except FileNotFoundError:
-        return None
-    value = compact_json.loads(data)
-    return Reserve(value["tokens"], value["nanoUsd"], value["weights"])
+    return _read(
+        reserve_path(run_folder, session_id),
+        lambda value: Reserve(value["tokens"], value["nanoUsd"], value["weights"]),
+    )
 
 
 class Spending:
@@ -302,7 +304,7 @@ class Spending:
         own = os.path.join(self._folder, FOLDER, agent_id + SPENT_SUFFIX)
         others = spent_of_context(self._folder, self._called.session_id)
         with Lock(f"{own}.lock", open_private, _LOCK_SECONDS):
-            spent = _read(own) or Spent()
+            spent = _read(own, Spent) or Spent()
             spent.weigh_again(reserve)
             if path is not None:
                 count_new(self._store.host, path, spent, reserve)
@@ -353,9 +355,13 @@ def count_new(host: Host, path: str, spent: Spent, reserve: Reserve) -> None:
         spent.hold(reader.held, reserve)
 
 
-def _read(path: str) -> Spent | None:
+def _read(path: str, make: Callable[[dict[str, Any]], _Stored]) -> _Stored | None:
     try:
         data, _ = read_private_file(path)
     except FileNotFoundError:
         return None
-    return Spent(compact_json.loads(data))
+    value = compact_json.loads(data)
+    try:
+        return make(value)
+    except (LookupError, TypeError, AttributeError) as error:
+        raise ValueError(f"{path}: not what a relay wrote ({error!r})") from error

@@ -83,13 +83,13 @@ class ContextProcess:
         if self._process is not None:
             code = self._process.poll()
             if code is None:
-                self._at_look()
+                self._look_at_it()
                 return
         else:
             started_at = process_started_at(self.pid) if self.pid else None
             # A pid is used again: only with its start does it name a process.
             if started_at is not None and started_at == self._started_at:
-                self._at_look()
+                self._look_at_it()
                 return
             code = None
         now = time.monotonic()
@@ -103,6 +103,10 @@ class ContextProcess:
         self._ended_at = None
         if self._next is None:
             self.returncode = NEVER_KNOWN if code is None else code
+
+    def _look_at_it(self) -> None:
+        with suppress(StateError):  # a store that refuses now may answer at the next look
+            self._at_look()
 
     def _continue(self, following: Continuation) -> None:
         try:

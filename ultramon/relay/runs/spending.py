@@ -113,10 +113,10 @@ class RunSpending:
             reserve = read_reserve(self.folder, agent_id)
         except (OSError, ValueError):
             return  # it was begun without a cap, or what is damaged is said by the hook
-        self._seen[agent_id] = changed_at
         models = {model for one in spent.values() for model, _, _ in one.unweighed}
         if reserve is not None and self._weigh(reserve, models):
             reserve.store(self.folder, agent_id)
+        self._seen[agent_id] = changed_at
 
     def _weigh(self, reserve: Reserve, models: Iterable[str]) -> bool:
         """Add the weights of models; return whether there are new ones."""
