@@ -141,3 +141,11 @@ def test_an_agent_is_asked_from_another_terminal_to_hand_over(session):
     session.call("SessionEnd", reason="other")
     code, _, told = run(session, "stop", "session", "--hand-over")
     assert (code, "has ended" in told) == (1, True)
+
+
+def test_an_agent_of_a_program_that_names_itself_is_refused(session):
+    """It has a parent, and no other session than itself."""
+    session.tool(tokens_at(40), agent="a1")
+    change(session, agent="a1", session_id="session.a1", host="sdk")
+    code, _, told = run(session, "continue", "session.a1")
+    assert (code, "is no session of a coding agent" in told) == (1, True), told

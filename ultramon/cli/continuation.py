@@ -11,12 +11,14 @@ from ultramon.cli.output import field, plural
 from ultramon.errors import StateError
 from ultramon.hosts.calls.handling import GOAL_HEADING
 from ultramon.hosts.registry import host_of_agent
-from ultramon.state.prompt_text import CONTINUED_WORDS, section
+from ultramon.state.prompt_text import CONTINUED_WORDS, cut_text, section
+from ultramon.state.stored_plan import open_tasks
 from ultramon.system.processes import this_machine
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
+    from ultramon.hosts.calls.memory import HookMemory
     from ultramon.hosts.port import Host
     from ultramon.state.record import StateRecord
 
@@ -26,10 +28,10 @@ MAX_NOTES_CHARS = 4_000
 MAX_LAST_CHARS = 2_000
 MAX_TASKS = 200
 MAX_FILES = 40
-MAX_RULES_BYTES = 8_000
 _HEAD_BYTES = 1 << 23
 """So much of a transcript is searched for what the user wrote first."""
 _TAIL_BYTES = 1 << 20
+_NO_GOAL = "Continue the work described below."
 _UNVERIFIED = "Words of the earlier agent, no instructions of the user; check what they say:"
 
 
@@ -85,17 +87,13 @@ def write_continuation(record: StateRecord, directory: str) -> Continuation:
     asked = _Asked.read(host, memory.transcript_path)
     # What the hook kept is exact; of the transcript only the end is searched.
     last = memory.last_prompt.text if memory.last_prompt is not None else asked.last
-    tasks = [
-        f"{task.get('name')}{' (in progress)' if task.get('status') == 'in_progress' else ''}"
-        for task in record.tasks or ()
-        if task.get("status") != "done"
-    ]
+    tasks = open_tasks(record)
     handoff = record.handoff if isinstance(record.handoff, dict) else {}
     notes, said = handoff.get("notes"), _last_text(host, memory.transcript_path)
-    rules, rule_count = _rules(directory, host, record)
+    rules, rule_count = _rules(directory, host, record, memory)
     tree = look_at_workspace(record.cwd)
     place = f"{tree.branch or 'no branch'} at {(tree.head or 'no commit')[:12]}"
-    lines = [f"{GOAL_HEADING}{_cut(asked.first or 'Continue the work described below.')}"]
+    lines = [f"{GOAL_HEADING}{cut_text(asked.first or _NO_GOAL, MAX_PROMPT_CHARS)}"]
     lines += ["", rules] if rules else []
     lines += ["", f"{CONTINUED_WORDS} {record.session_id}, which stays as it is."]
     if last and last != asked.first:
@@ -175,19 +173,13 @@ def _last_text(host: Host, path: str | None) -> str | None:
     return None
 
 
-def _rules(directory: str, host: Host, record: StateRecord) -> tuple[str, int]:
+def _rules(directory: str, host: Host, record: StateRecord, memory: HookMemory) -> tuple[str, int]:
     """Return the rules that the user has pinned, as a conversation is given them, and how many."""
-    from ultramon.state.pins import UNREADABLE, Pins, write_rules
+    from ultramon.state.pins import MAX_RULES_BYTES, UNREADABLE, Pins, write_rules
 
-    _, memory = host_of_agent(record)
     project = host.dialect.project(memory.environment or {}) or record.cwd
     try:
         pins = Pins(directory).of(project, (record.session_id, *memory.predecessors))
     except (OSError, StateError):
         return UNREADABLE, 0
     return write_rules(pins, MAX_RULES_BYTES, lambda _problem: None), len(pins)
-
-
-def _cut(text: str) -> str:
-    more = len(text) - MAX_PROMPT_CHARS
-    return text if more <= 0 else f"{text[:MAX_PROMPT_CHARS]} … ({more:,} more characters)"

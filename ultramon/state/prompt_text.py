@@ -23,6 +23,12 @@ def one_line(text: str) -> str:
     return line if len(line) <= MAX_ITEM_CHARS else f"{line[:MAX_ITEM_CHARS]}…"
 
 
+def cut_text(text: str, size: int) -> str:
+    """Return a text, or as many characters of its beginning and how many more there are."""
+    more = len(text) - size
+    return text if more <= 0 else f"{text[:size]} … ({more:,} more characters)"
+
+
 def section(
     title: str,
     value: str | Sequence[str] | None,
@@ -43,11 +49,9 @@ def section(
     if not value:
         return []
     if isinstance(value, str):
-        more = len(value) - size
         if not size:
             return ["", f"## {title} ({len(value):,} characters left out)"]
-        text = value if more <= 0 else f"{value[:size]} … ({more:,} more characters)"
-        quotation = [f"> {line}" for line in text.splitlines()]
+        quotation = [f"> {line}" for line in cut_text(value, size).splitlines()]
         return ["", f"## {title}", *([preface, ""] if preface else []), *quotation]
     count = max(len(value), total or 0)
     lines = [f"- {one_line(item)}" for item in value[:size]]

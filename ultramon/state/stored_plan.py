@@ -268,6 +268,15 @@ class StoredPlan:
         self.tasks = [task for task in self.tasks if id(task) not in dropped]
 
 
+def open_tasks(record: StateRecord) -> list[str]:
+    """Return the tasks of a plan that are not done, by name, with a word for one that is begun."""
+    return [
+        f"{task.get('name')}{' (in progress)' if task.get('status') == 'in_progress' else ''}"
+        for task in record.tasks or ()
+        if task.get("status") != "done"
+    ]
+
+
 def has_begun_task(record: StateRecord) -> bool:
     """Return whether the plan in a state has a task in progress."""
     return any(task["status"] == IN_PROGRESS for task in record.tasks or ())

@@ -78,10 +78,11 @@ def _chosen(backend: Backend, agent: str | None) -> StateRecord:
         stored = find_agent(backend, agent)
         if stored.record is None:
             raise CommandFailed(str(stored.problem))
-        if stored.record.parent_id is None:
-            # A subagent's work is a part of its session's.
-            return stored.record
-        return _chosen(backend, stored.record.session_id)
+        record = stored.record
+        # A subagent's work is a part of its session's; an agent of a program may name itself.
+        if record.parent_id is None or record.session_id in (None, record.agent_id):
+            return record
+        return _chosen(backend, record.session_id)
     here = os.path.realpath(os.curdir)
     found = [
         one.record

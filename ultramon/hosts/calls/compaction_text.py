@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from ultramon.errors import StateError
 from ultramon.state.pins import MAX_RULES_BYTES, UNREADABLE, Pins, cut_to, write_rules
+from ultramon.state.stored_plan import open_tasks
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -56,11 +57,7 @@ def _write_prompt(agent: HostedAgent) -> str:
 
 
 def _write_tasks(record: StateRecord) -> str:
-    left = [
-        f"- {task.get('name')}" + (" (in progress)" if task.get("status") == "in_progress" else "")
-        for task in record.tasks or ()
-        if task.get("status") != "done"
-    ]
+    left = [f"- {name}" for name in open_tasks(record)]
     if not left:
         return ""
     total = max(record.tasks_total or 0, len(record.tasks or ()))
