@@ -2,13 +2,11 @@
 
 import json
 import os
-import signal
-import subprocess
 import time
-from contextlib import ExitStack
 
 import pytest
-from helpers.program import PROGRAM, environment, run_process
+from helpers.looking_programs import looking_programs
+from helpers.program import environment, run_process
 from helpers.waiting import until
 
 from ultramon import Fleet
@@ -206,35 +204,14 @@ def test_two_watches_and_a_page_in_processes_of_their_own_announce_it_once(direc
     """Real programs on one directory; each reads the limit by itself."""
     use(directory, 75, now=time.time())
     environ = environment(ULTRAMON_STATE_DIR=directory)
-    commands = [
-        ("watch", "--format", "json"),
-        ("watch", "--format", "table"),
-        ("web", "--port", "0"),
-        ("serve", "--port", "0"),
-    ]
     backend = LocalBackend(directory)
-    with ExitStack() as stack:
-        running = []
-        for command in commands:
-            process = stack.enter_context(
-                subprocess.Popen(
-                    [PROGRAM, *command],
-                    stdout=subprocess.DEVNULL,
-                    stderr=subprocess.DEVNULL,
-                    env=environ,
-                )
-            )
-            stack.callback(process.kill)
-            running.append(process)
+    with looking_programs(environ) as running:
         for process in running:
             until(lambda: announced(backend), process)
         before = watched_at(directory)
         until(lambda: watched_at(directory) > before, running[0])
         use(directory, 90, now=time.time())
         until(lambda: len(announced(backend)) > 1, running[0])
-        for process in running:
-            process.send_signal(signal.SIGTERM)
-            process.wait(30)
     assert levels(backend) == ["warning", "critical"]
     shown = run_process("events", "--json", ULTRAMON_STATE_DIR=directory).stdout.splitlines()
     assert [json.loads(line)["limit"] for line in shown] == [FIVE_HOURS, FIVE_HOURS]

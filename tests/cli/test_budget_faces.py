@@ -3,15 +3,14 @@
 import json
 import os
 import re
-import signal
 import subprocess
 import time
 import urllib.request
-from contextlib import ExitStack
 from functools import partial
 
 import pytest
 from helpers.hooked_session import HookedSession
+from helpers.looking_programs import looking_programs
 from helpers.planted_transcripts import SESSION, Machine, reply
 from helpers.program import PROGRAM, as_a_process, environment, run_process
 from helpers.waiting import until
@@ -101,32 +100,11 @@ def test_programs_on_one_directory_announce_each_level_once(home):
     """Two watches, a page and a server, each of which reads the transcripts by itself."""
     home.configure(daily(1, 'notify = "ops"'))
     home.spend(3)
-    commands = [
-        ("watch", "--format", "json"),
-        ("watch", "--format", "table"),
-        ("web", "--port", "0"),
-        ("serve", "--port", "0"),
-    ]
-    with ExitStack() as stack:
-        running = []
-        for command in commands:
-            process = stack.enter_context(
-                subprocess.Popen(
-                    [PROGRAM, *command],
-                    stdout=subprocess.DEVNULL,
-                    stderr=subprocess.DEVNULL,
-                    env=environment(**home.environ),
-                )
-            )
-            stack.callback(process.kill)
-            running.append(process)
+    with looking_programs(environment(**home.environ)) as running:
         for process in running:
             until(lambda: announced(home), process)
         home.spend(2)
         until(lambda: len(announced(home)) > 1, running[0])
-        for process in running:
-            process.send_signal(signal.SIGTERM)
-            process.wait(30)
     events = announced(home)
     assert [one["level"] for one in events] == ["warning", "critical"]
     assert [one["key"] for one in events] == [f"budget:daily:all:{one['level']}" for one in events]

@@ -256,7 +256,7 @@ def test_a_command_that_takes_too_long_is_killed_and_noted(
     configure, watching, make, directory, caplog
 ):
     configure(
-        "critical", program=sys.executable, arguments=["-c", "import time; time.sleep(600)"],
+        "critical", program=sys.executable, arguments=["-c", "import signal; signal.pause()"],
         seconds=0.5,
     )  # fmt: skip
     watch = watching()
@@ -271,7 +271,7 @@ def test_a_command_that_takes_too_long_is_killed_and_noted(
 
 def test_a_stop_ends_what_runs(configure, watching, make, directory, caplog):
     configure(
-        "critical", program=sys.executable, arguments=["-c", "import time; time.sleep(600)"],
+        "critical", program=sys.executable, arguments=["-c", "import signal; signal.pause()"],
         seconds=60,
     )  # fmt: skip
     watch = watching()
