@@ -331,6 +331,7 @@ def test_a_conversation_comes_back_with_its_last_reading(run, tmp_path):
     (state,) = run.states()
     assert (state.estimated_tokens, state.epoch) == (82_000, 1)
     assert [NOTE in request for request in run.outer.requests] == [False, True, False]
+    session.close()
 
 
 def test_sessions_are_never_mixed(run, tmp_path):
@@ -350,6 +351,8 @@ def test_sessions_are_never_mixed(run, tmp_path):
         ask(agent, watched, session=session)
     assert len({state.agent_id for state in run.states()}) == len(sessions)
     watched.adapter.close()
+    for session in sessions:
+        session.close()  # else its connection is found open at some later collection
 
 
 def test_nothing_is_kept_of_conversations_that_ended(run):
