@@ -30,6 +30,7 @@ PARTS = [
     ("Hooks", "hooks.py", []),
     ("Tool calls", "client_hooks.py", []),
     ("Hooks of each host", "host_hooks.py", []),
+    ("opencode's plugin", "opencode_plugin.py", []),
     ("Queue", "messages.py", []),
     ("Alerts", "alerts.py", []),
     ("Report", "report.py", []),

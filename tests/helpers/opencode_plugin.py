@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shlex
 import signal
 import sqlite3
 import subprocess
@@ -78,6 +79,15 @@ class Plugin:
             cwd=self.configuration,
         )
         return self
+
+    def hold(self, fifo):
+        """Have each process of the plugin wait for a line of a new pipe; return that, open."""
+        os.mkfifo(fifo)
+        head, mark, rest = self.file.read_text().partition('{"command": ')
+        command, end = json.JSONDecoder().raw_decode(rest)
+        held = json.dumps(f"read line < {shlex.quote(str(fifo))}; {command}")
+        self.file.write_text(head + mark + held + rest[end:])
+        return os.open(fifo, os.O_RDWR)
 
     def call(self, hook, input=None, output=None):
         """Have the client call a hook; return what it said when the hook returned."""

@@ -2,7 +2,7 @@
 
 import os
 import socket
-import time
+from contextlib import suppress
 
 import pytest
 from helpers.opencode_plugin import (
@@ -17,12 +17,6 @@ from helpers.opencode_session import plant, session_id
 from helpers.resident_session import until
 
 from ultramon.hosts.calls.hosted_agent import CUT_TURN, IN_TOOL, WAITING
-from ultramon.hosts.resident.forwarder import TAKEN_SECONDS
-
-CALL_MS = 2.0
-"""How long a call may take with a resident."""
-MOST_CALLS = 400
-"""Of which one is made while a busy machine does nothing else."""
 
 
 def said(text):
@@ -57,21 +51,6 @@ def test_a_reminder_is_in_the_request_behind_the_reply_that_it_is_about(plugin):
     (record,) = plugin.settled()
     assert (record.epoch, record.context_window, record.context_limit) == (2, 100_000, 92_000)
     assert plugin.failures() == []
-
-
-def test_a_call_takes_less_than_two_milliseconds(plugin):
-    """The client waits for each, and its agent with it."""
-    plugin.start().begin()
-    plugin.limits()
-    infos = [prompt("msg_1")]
-    for number in range(MOST_CALLS):
-        infos[1:] = [reply(f"msg_2{number:03}", 10_000 + number)]
-        if plugin.request(*infos)[1] < CALL_MS:
-            break
-    else:
-        pytest.fail("no call was as fast")
-    tool = {"tool": "bash", "sessionID": SESSION, "callID": "call_1"}
-    assert min(plugin.call("tool.execute.before", tool)["ms"] for _ in range(40)) < CALL_MS
 
 
 @pytest.mark.parametrize("name", ["plain_then_continue", "killed_then_continued"])
@@ -195,43 +174,45 @@ def test_a_resumed_session_is_met_with_its_first_prompt(plugin):
 def test_without_a_resident_the_client_waits_for_nothing(tmp_path, monkeypatch):
     """A process does what is to be done; what it says comes one request later."""
     plugin = Plugin(tmp_path, monkeypatch, resident=False)
+    gate = plugin.hold(tmp_path / "gate")
     plugin.start()
     plugin.event("session.created", sessionID=SESSION, info={"id": SESSION})
     plugin.limits()
     asked = [prompt("msg_1"), reply("msg_2", 70_000)]
-    messages, first_ms = plugin.request(*asked)
+    messages, _ = plugin.request(*asked)
+    # No process has begun yet, and the request is on its way.
     assert texts_in(messages) == []
+    assert plugin.records() == []
+    os.write(gate, b"\n" * 1_000)
     until(lambda: any(one.threshold_status == "critical" for one in plugin.records()), "no state")
     asked.append(reply("msg_3", 71_000))
-    found = []
-
-    def has_text():
-        messages, taken_ms = plugin.request(*asked)
-        found.append(taken_ms)
-        return texts_in(messages)
-
-    until(has_text, "nothing was said")
-    # A process of Python takes some twenty times as long.
-    assert min(first_ms, *found) < 10
+    until(lambda: texts_in(plugin.request(*asked)[0]), "nothing was said")
     plugin.end()
+    os.close(gate)
     assert plugin.place.running() is None
 
 
-def test_a_resident_that_hangs_costs_one_call(plugin):
-    """It is left alone then for a while."""
+def test_a_resident_that_hangs_costs_one_call(plugin, tmp_path):
+    """It is left alone then for a while: no further call comes to it."""
     path = plugin.place.socket
+    gate = plugin.hold(tmp_path / "gate")  # the plugin's processes would call it too
     with socket.socket(socket.AF_UNIX) as listening:
         listening.bind(path)
         os.chmod(path, 0o600)
         listening.listen()
+        listening.setblocking(False)
         plugin.start()
-        began = time.monotonic()
         plugin.event("session.created", sessionID=SESSION, info={"id": SESSION})
-        asked = prompt("msg_1"), reply("msg_2", 9_000)
-        plugin.request(*asked)
-        assert time.monotonic() - began > TAKEN_SECONDS * 0.9
-        taken = [plugin.request(*asked)[1] for _ in range(9)]
-    assert min(taken) < TAKEN_SECONDS * 1_000 / 2
+        for _ in range(10):
+            plugin.request(prompt("msg_1"), reply("msg_2", 9_000))
+        calls = 0
+        with suppress(BlockingIOError):
+            while True:
+                listening.accept()[0].close()
+                calls += 1
+    assert calls == 1
+    plugin.close(kills=True)
+    os.close(gate)
     os.unlink(path)
 
 
