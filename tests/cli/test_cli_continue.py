@@ -89,7 +89,8 @@ def test_without_a_terminal_the_command_is_printed(session):
     before = session.record().to_json()
     code, line, told = run(session, "continue")
     assert code == 0, told
-    assert line == f'cd {session.project} && claude "$(ultramon continue session --text)"\n'
+    asked = f"ultramon continue session --state-dir {session.state} --text"
+    assert line == f'cd {session.project} && text=$({asked}) && claude "$text"\n'
     assert "took the goal, the last instruction, 2 open tasks, the last words, 1 changed f" in told
     assert "a fresh window begins with about " in told
     assert session.record().to_json() == before
@@ -105,11 +106,15 @@ def test_a_shell_runs_the_printed_command(session, tmp_path):
     (programs / "claude").chmod(0o755)
     (programs / "ultramon").symlink_to(PROGRAM)
     _, line, _ = run(session, "continue")
-    path = f"{programs}:{environment()['PATH']}"
-    environ = environment(PATH=path, ULTRAMON_STATE_DIR=str(session.state))
+    environ = environment(PATH=f"{programs}:{environment()['PATH']}", HOME=str(session.home))
     subprocess.run(["/bin/sh", "-c", line], env=environ, check=True, cwd="/")
     assert (tmp_path / "cwd").read_text().strip() == str(session.project)
     assert (tmp_path / "text").read_text() == run(session, "continue", "--text")[1].rstrip("\n")
+    # One whose text cannot be had begins nothing.
+    (tmp_path / "text").unlink()
+    lost = line.replace("continue session", "continue nobody")
+    assert subprocess.run(["/bin/sh", "-c", lost], env=environ, check=False).returncode != 0
+    assert not (tmp_path / "text").exists()
 
 
 def test_a_subagent_stands_for_its_session(session):
@@ -149,3 +154,67 @@ def test_an_agent_of_a_program_that_names_itself_is_refused(session):
     change(session, agent="a1", session_id="session.a1", host="sdk")
     code, _, told = run(session, "continue", "session.a1")
     assert (code, "is no session of a coding agent" in told) == (1, True), told
+
+
+def test_texts_of_the_host_are_no_words_of_the_user(session):
+    """Neither an interruption nor a line that the host wrote in the user's place."""
+    session.write(user_line(session, 8, "[Request interrupted by user for tool use]"))
+    session.write(
+        user_line(session, 9, "Caveat: what follows was run by a hook.") | {"isMeta": True}
+    )
+    session.reply(tokens_at(19), text="I wait.")
+    _, text, _ = run(session, "continue", "--text")
+    assert f"## What the user wrote last\n> {LAST}\n" in text
+    assert "interrupted" not in text
+    assert "Caveat" not in text
+
+
+def test_a_person_may_begin_with_a_tag_of_a_page(tmp_path):
+    session = HookedSession(tmp_path)
+    session.write(user_line(session, 1, "<Footer/> renders twice, mend it."))
+    session.tool(tokens_at(40))
+    _, text, _ = run(session, "continue", "--text")
+    assert text.startswith("# Goal\n<Footer/> renders twice, mend it.\n")
+
+
+def test_a_session_that_continues_another_one_keeps_the_users_own_goal(session, tmp_path):
+    """Its first message holds more than that; after two steps as after one."""
+    run(session, "host", "pin", "Never touch the schema.")
+    _, text, _ = run(session, "continue", "--text")
+    (tmp_path / "second").mkdir()
+    second = HookedSession(tmp_path / "second")
+    second.write(user_line(second, 1, text))
+    second.tool(tokens_at(40))
+    _, again, _ = run(second, "continue", "--text")
+    assert again.startswith(f"# Goal\n{GOAL}\n\n## Where the work stands\n")
+    assert (again.count("# Goal"), again.count("Where the work stands")) == (1, 1)
+    assert "What the user wrote last" not in again
+
+
+def test_the_message_is_an_argument_however_much_is_left(session):
+    """Linux takes 128 KiB."""
+    name = "検査" * 250
+    change(session, tasks=[task(f"{number} {name}", "pending") for number in range(250)])
+    code, text, told = run(session, "continue", "--text")
+    assert code == 0, told
+    assert 50_000 < len(text.encode()) <= 100_000
+    assert "## Open tasks (250)\n- 0 検査" in text
+
+
+def test_a_session_without_words_is_not_continued(tmp_path):
+    """And one whose transcript is gone says that it has no goal."""
+    session = HookedSession(tmp_path)
+    session.tool(tokens_at(40))
+    code, _, told = run(session, "continue")
+    assert (code, "there is nothing to continue" in told) == (1, True), told
+    change(session, tasks=[task("docs", "pending")])
+    _, _, told = run(session, "continue")
+    assert "took no goal, as its transcript has none, 1 open task" in told
+
+
+def test_an_agent_that_would_not_read_it_is_not_asked(session):
+    """An installation that tells the orchestrator alone has no reader for it."""
+    session.freeze(audience="orchestrator")
+    code, out, told = run(session, "stop", "session", "--hand-over", "--json")
+    assert (code, out) == (1, "")
+    assert "is installed with --audience orchestrator" in told

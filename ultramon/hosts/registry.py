@@ -6,6 +6,7 @@ the host, its object a `Host`, or a function that returns one.
 
 from __future__ import annotations
 
+from contextlib import suppress
 from functools import cache
 from importlib import import_module
 from importlib.metadata import EntryPoint
@@ -114,6 +115,18 @@ def _load_parts(host: Host) -> str:
     kinds = zip(parts, (Dialect, Transcripts, Setup), strict=True)
     wrong = [kind.__name__ for part, kind in kinds if not isinstance(part, kind)]
     return f"has no {', '.join(wrong)}" if wrong else ""
+
+
+def last_text_of(host: Host | None, record: StateRecord, memory: HookMemory) -> str:
+    """Return the last thing an agent said: by its transcript, else as its end kept it."""
+    text = memory.last_text or ""
+    if host is not None and memory.transcript_path is not None:
+        with suppress(OSError, ValueError):
+            reading = host.transcripts.read_last_reading(
+                memory.transcript_path, is_subagent=record.parent_id is not None
+            )
+            text = reading.text or text
+    return text
 
 
 def host_of_agent(record: StateRecord) -> tuple[Host | None, HookMemory]:

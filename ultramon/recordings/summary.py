@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 from ultramon.context.estimator import estimate_tokens, family_for_model
 from ultramon.context.token_usage import TokenUsage
 from ultramon.context.tracker import FALL_RATIO, OTHER, REPLY
+from ultramon.hosts.transcripts.prompts import is_host_text
 from ultramon.hosts.transcripts.records import (
     Billed,
     Boundary,
@@ -485,7 +486,7 @@ def _model_of(report: Report) -> str | None:
 def _opening(text: str) -> str | None:
     """Return the first line of a prompt that a person wrote, cut; None where it is the host's."""
     line = next((line for line in text.split("\n") if line.strip()), "").strip()
-    return line[:MAX_OPENING_CHARS] if line and not line.startswith("<") else None
+    return line[:MAX_OPENING_CHARS] if line and not is_host_text(line) else None
 
 
 def _add(counts: dict[str, float], name: str, tokens: float, most: int) -> None:

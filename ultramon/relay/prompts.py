@@ -11,8 +11,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from ultramon.context.estimator import estimate_tokens
 from ultramon.errors import ConfigurationError
-from ultramon.hosts.calls.handling import GOAL_HEADING
-from ultramon.state.prompt_text import SUCCESSOR_WORDS, one_line, section
+from ultramon.state.prompt_text import GOAL_HEADING, SUCCESSOR_WORDS, one_line, section
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence

@@ -10,6 +10,7 @@ from __future__ import annotations
 import os
 
 from ultramon.errors import ConfigurationError, StateCorruptError, StateError
+from ultramon.state.prompt_text import RULES_HEADING
 from ultramon.system import compact_json
 from ultramon.system.files import (
     make_private_directory,
@@ -186,7 +187,7 @@ def write_rules(pins: Sequence[Pin], left_bytes: int, fail: Callable[[str], obje
     """
     if not pins:
         return ""
-    parts = ["Rules that the user has pinned, word for word:"]
+    parts = [RULES_HEADING]
     for number, pin in enumerate(pins, 1):
         if left_bytes < _MIN_RULE_BYTES:
             parts.append(f"({len(pins) - number + 1:,} more are cut: `ultramon host pin --list`)")

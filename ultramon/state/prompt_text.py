@@ -10,6 +10,9 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
 MAX_ITEM_CHARS = 500
+GOAL_HEADING = "# Goal\n"
+"""What the first messages of relays and of continued sessions begin with."""
+RULES_HEADING = "Rules that the user has pinned, word for word:"
 SUCCESSOR_WORDS = "## Where the work stands\nThis is context "
 """In the prompt of a context that continues the work of an earlier one."""
 CONTINUED_WORDS = "## Where the work stands\nThis conversation continues session"

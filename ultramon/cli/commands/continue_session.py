@@ -10,7 +10,7 @@ import click
 
 from ultramon.cli.exit_codes import CommandFailed
 from ultramon.cli.output import field, print_json, say
-from ultramon.cli.selection import find_agent, open_store, store_options
+from ultramon.cli.selection import find_agent, open_store, state_dir_given, store_options
 
 if TYPE_CHECKING:
     from ultramon.backends.base import Backend
@@ -43,7 +43,12 @@ def command(*, agent: str | None, only_text: bool, state_dir: str | None, json: 
     if only_text:
         click.echo(found.prompt, nl=False)
         return
-    line = found.shell_command(agent or record.agent_id)
+    if not found.command:
+        raise CommandFailed(f"{record.host} takes no first message: --text prints it")
+    given = state_dir_given(state_dir)
+    line = found.shell_command(
+        agent or record.agent_id, *(() if given is None else ("--state-dir", given))
+    )
     if json:
         print_json(
             {

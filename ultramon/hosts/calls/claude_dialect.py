@@ -69,8 +69,10 @@ def event_of(payload: JsonObject, kinds: Mapping[str, str], tail: bytes = b"") -
 
 
 def read_prompt(event: HookEvent, prompt: str) -> None:
-    """Tell a person's prompt from the host's own texts, which begin with a tag."""
-    if not prompt.lstrip().startswith("<"):
+    """Tell a person's prompt from the host's own texts, see `is_host_text`."""
+    from ultramon.hosts.transcripts.prompts import is_host_text
+
+    if not is_host_text(prompt):
         event.prompt = prompt
     elif results := returned_by_news(prompt):
         event.returned = ReturnedSubagent(*results[0], False)

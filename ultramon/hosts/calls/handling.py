@@ -34,8 +34,6 @@ if TYPE_CHECKING:
     from ultramon.hosts.transcripts.records import LastReading
     from ultramon.state.stored_plan import TaskReport
 
-GOAL_HEADING = "# Goal\n"
-"""What a relay's prompts begin with: it would name every one of its contexts."""
 PERSON = "person"
 """``by`` of a request that a person made: a session that no relay leads is shown only these."""
 HAND_OVER_REQUEST = (
@@ -338,9 +336,12 @@ class HookCall:
         self._is_over = record is not None and self._store.hosted(record).memory.turn_ended
 
     def _prompt(self) -> str:
+        from ultramon.state.prompt_text import GOAL_HEADING
+
         event = self._event
 
         def begin(agent: HostedAgent) -> None:
+            # It would name every context of a relay.
             agent.begin_turn(event.prompt.removeprefix(GOAL_HEADING))
             agent.keep_prompt(event.prompt)
 

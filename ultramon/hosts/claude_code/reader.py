@@ -52,6 +52,7 @@ _MESSAGE_TYPE_BYTES = tuple(name.encode() for name in _MESSAGE_TYPES)
 # would be taken for hundreds of thousands of tokens.
 _TEXT_KEYS = ("text", "content", "file", "prompt")
 _FILE_KEYS = ("file_path", "notebook_path")
+_INTERRUPTION = "[Request interrupted by user"
 _NO_PARENT = "none"
 _LIMIT_REACHED = "rate_limit"
 _TOOLS_USED = "<tools-used-before-summary>"
@@ -384,6 +385,7 @@ class LineReader(TranscriptReader):
         if result is None and isinstance(content, str):
             results = returned_by_news(content)
         records.extend(Returned(*one, at) for one in results)
+        is_meta = entry.get("isMeta") is True
         for block in content if isinstance(content, list) else [content]:
             text = text_of(block, _TEXT_KEYS)
             if not text:
@@ -394,7 +396,8 @@ class LineReader(TranscriptReader):
                 file = self._files.get(call_id)
                 records.append(Content(text, f"tool:{tool}", at, file=file))
             else:
-                records.append(Content(text, source, at, counted))
+                by_host = is_meta or text.startswith(_INTERRUPTION)
+                records.append(Content(text, source, at, counted, by_host=by_host))
         return records
 
     def _read_system(self, entry: JsonObject, at: float | None) -> Iterable[Record]:

@@ -96,6 +96,10 @@ class OpencodeSetup(UserHooks):
             cure = "start opencode once with a network"
             yield warning("opencode package", f"{folder}: {_FETCHES}", cure)
 
+    def continue_words(self, prompt: str) -> tuple[str, ...]:
+        """Return the command that begins a session with a first message."""
+        return "opencode", "--prompt", prompt
+
     def resume_words(self, session_id: str) -> tuple[str, ...]:
         """Return the command that resumes a session."""
         return "opencode", "-s", session_id

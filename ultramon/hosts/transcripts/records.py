@@ -64,6 +64,7 @@ class Content(Record):
         counted: True when the numbers of a Report or Boundary beside it include this text, so
             that estimating it as well would count it twice.
         file: The file that a tool call named and whose result this is, or None.
+        by_host: Whether the host wrote it in the place of a person, as far as its line says so.
     """
 
     text: str
@@ -71,6 +72,7 @@ class Content(Record):
     at: float | None
     counted: bool = False
     file: str | None = None
+    by_host: bool = False
 
 
 class Report(Record):

@@ -104,15 +104,11 @@ def _head(row: AgentRow, record: StateRecord) -> Iterator[str]:
 
 
 def _last_text(host: Host | None, record: StateRecord, memory: HookMemory) -> Iterator[str]:
-    """Yield the last thing the agent said: from its transcript, else as its end kept it."""
-    text = memory.last_text
-    path = _transcript(host, record, memory)
-    if host is not None and path is not None:
-        with suppress(OSError, ValueError):
-            reading = host.transcripts.read_last_reading(
-                path, is_subagent=record.parent_id is not None
-            )
-            text = reading.text or text
+    """Yield the last thing the agent said."""
+    from ultramon.hosts.registry import last_text_of
+
+    is_here = record.hostname == this_machine().hostname
+    text = last_text_of(host if is_here else None, record, memory)
     if text:
         words = sanitize(" ".join(text.split()), max_chars=_MAX_TEXT_CHARS)
         yield from ("", "LAST TEXT", f"  {words}")
