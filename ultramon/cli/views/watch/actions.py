@@ -13,10 +13,7 @@ from ultramon.cli.resumption import resume_command
 from ultramon.state.agent_rows import name_of
 from ultramon.state.liveness import ENDED, LOST
 from ultramon.state.record import SDK_HOST, host_memory
-from ultramon.system.clock import SYSTEM_CLOCK
-from ultramon.system.ids import random_hex
 from ultramon.system.processes import this_machine
-from ultramon.system.timestamps import format_time
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -24,8 +21,6 @@ if TYPE_CHECKING:
     from ultramon.backends.base import Backend
     from ultramon.state.observed import ObservedAgent
 
-DEADLINE_SECONDS = 300.0
-"""The time that an agent has to hand over: a session reads the request with its next tool call."""
 _TMUX_SECONDS = 5.0
 _MAX_ANCESTORS = 64
 
@@ -90,6 +85,8 @@ def way_to_continue(backend: Backend, one: ObservedAgent) -> Way:
     except CommandFailed as error:
         return Way((), False, str(error))
     # The directory is an argument, so that the shell does not read its name as words.
+    if not found.command:
+        return Way((), False, f"{name}: {one.record.host} takes no first message")
     start = ("/bin/sh", "-c", 'cd -- "$0" && exec "$@"', one.record.cwd or os.curdir)
     return Way(((*start, *found.command),), True, f"back from the session that continues {name}")
 
@@ -155,37 +152,3 @@ def hand_over_question(one: ObservedAgent) -> str:
     name = field(str(name_of(one.record)))
     when = "within about a second" if one.record.host == SDK_HOST else "with its next tool call"
     return f"Ask {name} to hand over its work? It reads that {when}."
-
-
-def ask_to_hand_over(backend: Backend, one: ObservedAgent) -> str:
-    """Ask an agent to hand over now; return what was done, or why it was not.
-
-    Raises:
-        UltramonError: The agent is gone, or the store refused.
-    """
-    from ultramon.backends.local.backend import LocalBackend
-    from ultramon.backends.local.inbox_flags import raise_flag
-    from ultramon.hosts.calls.handling import PERSON
-
-    record = one.record
-    name = field(str(name_of(record)))
-    if one.liveness.verdict in (ENDED, LOST):
-        return f"{name} has ended: there is no agent to ask"
-    is_hosted = record.host != SDK_HOST
-    if is_hosted and not isinstance(backend, LocalBackend):
-        return f"{name} reports to a server: only on its own machine can it be asked"
-    backend.put_request(
-        record.agent_id,
-        {
-            "requestId": random_hex(8),
-            "kind": "return",
-            "by": PERSON,
-            "generation": record.generation,
-            "epoch": record.epoch,
-            "deadlineAt": format_time(SYSTEM_CLOCK.now() + DEADLINE_SECONDS),
-        },
-    )
-    if is_hosted and isinstance(backend, LocalBackend):
-        # A resident answers calls without a look at the state while no flag is raised.
-        raise_flag(backend.directory.path, record.agent_id)
-    return f"asked {name} to hand over; Space shows the handoff among its events"

@@ -18,11 +18,12 @@ from textual.app import App, ComposeResult
 from textual.binding import Binding, BindingType
 from textual.widgets import Input, Static
 
+from ultramon.cli.exit_codes import CommandFailed
+from ultramon.cli.handover import ask_to_hand_over
 from ultramon.cli.output import field, summary_line
 from ultramon.cli.views.agent_table import COST, TREND
 from ultramon.cli.views.watch.actions import (
     Way,
-    ask_to_hand_over,
     hand_over_question,
     pane_processes,
     run_way,
@@ -391,9 +392,13 @@ class WatchApp(App[int]):
         async def answered(is_yes: bool | None) -> None:
             if is_yes:
                 try:
-                    self._say(await self._read(ask_to_hand_over, self._source.backend, row.seen))
-                except UltramonError as error:
+                    await self._read(ask_to_hand_over, self._source.backend, row.seen)
+                except (UltramonError, CommandFailed) as error:
                     self._say(str(error))
+                else:
+                    name = field(str(row.name))
+                    where = "Space shows the handoff among its events"
+                    self._say(f"asked {name} to hand over; {where}")
 
         self.push_screen(QuestionScreen(self._plain(hand_over_question(row.seen))), answered)
 
