@@ -60,6 +60,7 @@ SLOW = {
 }  # fmt: skip
 BROAD_EXCEPTS = {
     "ultramon/alerts/check.py": 1,
+    "ultramon/backends/regular_look.py": 1,  # one odd value must not end a thread without a sign
     "ultramon/fleet/deliveries.py": 1,
     "ultramon/fleet/supervise/supervisor.py": 1,
     "ultramon/fleet/supervise/verification.py": 1,

@@ -18,6 +18,8 @@ _log = logging.getLogger("ultramon.backend")
 class RegularLook:
     """Calls a function again and again; what the store refuses is logged once, and tried again.
 
+    So is any other error of the function.
+
     Args:
         look: The function.
         name: Of the thread.
@@ -52,14 +54,19 @@ class RegularLook:
         return not self._thread.is_alive()
 
     def _run(self) -> None:
-        is_refused = False
+        has_failed = False
         while True:
             try:
                 self._look()
-                is_refused = False
+                has_failed = False
             except StateError as error:
-                if not is_refused:
+                if not has_failed:
                     _log.warning("the store refused a look, %s: %s", self._trouble, error)
-                is_refused = True
+                has_failed = True
+            # One odd value in a transcript or a record must not end the looks at all others.
+            except Exception:  # noqa: BLE001 - the next look may succeed
+                if not has_failed:
+                    _log.exception("a look failed, %s", self._trouble)
+                has_failed = True
             if self.stopping.wait(self._every_seconds):
                 return

@@ -21,10 +21,10 @@ def path_in_main_tree(path: str) -> str | None:
     As this process first saw it.
 
     Args:
-        path: A directory, absolute; it need not exist.
+        path: A directory; it need not exist.
 
     Returns:
-        None where it lies in no such worktree.
+        None where it lies in no such worktree, or is no absolute path on this machine.
     """
     if path not in _known:
         if len(_known) >= _MOST_KNOWN:
@@ -34,13 +34,15 @@ def path_in_main_tree(path: str) -> str | None:
 
 
 def _look_up(path: str) -> str | None:
-    root, inside = path, ""
+    if not os.path.isabs(path):
+        return None  # of another system: the process's own directory would answer for it
+    root, inside = path.rstrip(os.sep) or os.sep, ""
     while True:
         try:
             link = read_start(os.path.join(root, ".git"), _MAX_LINK_BYTES)
         except IsADirectoryError:
             return None  # the tree of a repository itself
-        except OSError:
+        except (OSError, ValueError):  # ValueError: a name that no file can have
             link = b""
         if link.startswith(_LINK):
             return _main_of(os.fsdecode(link.removeprefix(_LINK).strip()), root, inside)
