@@ -202,6 +202,25 @@ def test_a_damaged_or_newer_file_is_left_as_it_is(machine, tmp_path):
         assert path.read_bytes() == before
 
 
+def test_damaged_pages_behind_the_header_are_found_when_it_is_opened(machine, tmp_path):
+    """As after a power cut: the report is of what is there, and the file stays."""
+    state = tmp_path / "state"
+    environ = machine.environ | {"ULTRAMON_STATE_DIR": str(state)}
+    for day in range(1, 29):
+        machine.write(f"{SESSION[:-2]}{day:02d}", opus(f"m{day}", 10_000, day))
+    assert run("report", "--by", "day", **environ).returncode == 0
+    path = state / FILE_NAME
+    content = path.read_bytes()
+    damaged = content[:4096] + b"\x55" * (len(content) - 4096)
+    path.write_bytes(damaged)
+    for arguments in ((), ("--by", "day")):
+        done = run("report", *arguments, **environ)
+        assert done.returncode == 0, done.stderr
+        assert "28 sessions" in done.stdout
+        assert f"not kept: {path}: " in done.stderr
+    assert path.read_bytes() == damaged
+
+
 def test_the_sums_are_private(machine, tmp_path):
     """They name projects."""
     path = tmp_path / "state" / FILE_NAME

@@ -13,6 +13,7 @@ from helpers.transcript_lines import line, prompt, reply
 
 from ultramon.hosts.claude_code.host import CLAUDE_CODE
 from ultramon.hosts.port import Host, Transcripts
+from ultramon.recordings import database as database_module
 from ultramon.recordings import index as index_module
 from ultramon.recordings.index import Summarized, TranscriptIndex, Unreadable
 
@@ -257,7 +258,7 @@ def test_without_a_place_nothing_is_kept_and_everything_is_read(tmp_path):
 def test_an_index_that_stays_locked_costs_only_time(kept, monkeypatch):
     """Another process holds it longer than a person waits: nothing is kept this time."""
     first = summaries(SESSION, index=kept)
-    monkeypatch.setattr(index_module, "_BUSY_SECONDS", 0.01)
+    monkeypatch.setattr(database_module, "_BUSY_SECONDS", 0.01)
     holder = sqlite3.connect(kept)
     holder.execute("BEGIN IMMEDIATE")
     with TranscriptIndex(kept) as index:

@@ -18,13 +18,13 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from ultramon.context.token_usage import TokenUsage
 from ultramon.errors import StateError
 from ultramon.recordings.bills import Bill, Biller, CostFacts, PriceData, price_data_of
+from ultramon.recordings.database import open_database
 from ultramon.recordings.index import Summarized
 from ultramon.recordings.spending import quarter_of
 from ultramon.recordings.summary import TranscriptSummary
 from ultramon.recordings.usage import SPENT, UsagePart, noon_of
 from ultramon.state.models import utc
 from ultramon.system import foreign_paths
-from ultramon.system.files import make_private_directory, open_private
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable, Iterator
@@ -48,7 +48,6 @@ _SCHEMA = """
     );
     CREATE INDEX parts_of_agent ON parts (agent);
 """
-_BUSY_SECONDS = 5.0
 _PART_FIELDS = 13
 
 
@@ -145,25 +144,14 @@ class DailySums:
     def __init__(self, path: str | None) -> None:
         self.problem: str | None = None
         self._path = path
-        self._connection = sqlite3.connect(":memory:") if path is None else self._open(path)
-        if path is None:
-            _prepare(self._connection)
-
-    def _open(self, path: str) -> sqlite3.Connection:
         try:
-            make_private_directory(os.path.dirname(path))
-            os.close(open_private(path))
-            connection = sqlite3.connect(path, timeout=_BUSY_SECONDS)
-            _prepare(connection)
+            self._connection = open_database(path, _VERSION, _SCHEMA, replaces=False)
         except StateError as error:
             self.problem = f"{error.path}: {error.reason}"
         except (OSError, sqlite3.Error) as error:
             self.problem = f"{path}: {error}"
-        else:
-            return connection
-        connection = sqlite3.connect(":memory:")
-        _prepare(connection)
-        return connection
+        if self.problem is not None:
+            self._connection = open_database(None, _VERSION, _SCHEMA, replaces=False)
 
     @property
     def identity(self) -> tuple[object, ...]:
@@ -383,22 +371,6 @@ def _uses(group: dict[str | None, dict[Any, Bill]]) -> tuple[DailyUse, ...]:
     ]
     uses.sort(key=lambda one: (-(one.cost_usd or 0.0), one.name or ""))
     return tuple(uses)
-
-
-def _prepare(connection: sqlite3.Connection) -> None:
-    found = connection.execute("PRAGMA user_version").fetchone()[0]
-    if found == _VERSION:
-        return
-    if found > _VERSION:
-        # A newer ultramon made it: what is kept for ever is not thrown away.
-        raise sqlite3.DatabaseError(f"made by a newer version of ultramon (format {found})")
-    with connection:
-        connection.execute("BEGIN EXCLUSIVE")
-        if connection.execute("PRAGMA user_version").fetchone()[0] == _VERSION:
-            return  # another process was faster
-        for statement in _SCHEMA.split(";"):
-            connection.execute(statement)
-        connection.execute(f"PRAGMA user_version = {_VERSION}")
 
 
 def _mark(summary: TranscriptSummary) -> str:

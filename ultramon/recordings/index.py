@@ -18,11 +18,11 @@ from ultramon.hosts.registry import find_host
 from ultramon.hosts.transcripts.jsonl import bounded_lines, read_lines, whole_lines
 from ultramon.hosts.transcripts.stored import file_of
 from ultramon.recordings.copies import copied_keys
+from ultramon.recordings.database import open_database
 from ultramon.recordings.packed import damage_of, is_read_on, open_recording, plain_name
 from ultramon.recordings.recordings import HEAD_BYTES, host_of
 from ultramon.recordings.stored import stamp_of
 from ultramon.recordings.summary import Summarizer, TranscriptSummary
-from ultramon.system.files import delete_quietly, make_private_directory, open_private
 from ultramon.version import __version__
 
 if TYPE_CHECKING:
@@ -48,7 +48,6 @@ _CHECKED_BYTES = 4096
 # A commit waits for the disk, so files share one.
 _FILES_PER_TRANSACTION = 32
 _MOST_RESULTS = 8
-_BUSY_SECONDS = 5.0
 
 
 class Unreadable(NamedTuple):
@@ -102,7 +101,7 @@ class TranscriptIndex:
         self._connection: sqlite3.Connection | None = None
         if path is not None:
             try:
-                self._connection = _open(path)
+                self._connection = open_database(path, _VERSION, _SCHEMA, replaces=True)
             except StateError as error:
                 self.problem = f"{error.path}: {error.reason}"
             except (OSError, sqlite3.Error) as error:
@@ -362,46 +361,6 @@ class _Read(NamedTuple):
 
 _UNKNOWN = object()
 _UNKNOWN_FORM = "of a form that ultramon does not know"
-
-
-def _open(path: str) -> sqlite3.Connection:
-    """Open an index, making a missing, broken or older one anew."""
-    make_private_directory(os.path.dirname(path))
-    # Made before SQLite would make it, for this user alone.
-    os.close(open_private(path))
-    for attempt in (1, 2):
-        connection = sqlite3.connect(path, timeout=_BUSY_SECONDS)
-        try:
-            _prepare(connection)
-        except sqlite3.DatabaseError as error:
-            connection.close()
-            # A file that is locked or out of reach is not damaged, and a new one would help
-            # nothing.
-            if isinstance(error, sqlite3.OperationalError) or attempt == 2:
-                raise
-            # No index, or a torn one. Another process that has it open writes to nowhere.
-            for suffix in ("", "-journal"):
-                delete_quietly(path + suffix)
-            os.close(open_private(path))
-        else:
-            return connection
-    raise AssertionError
-
-
-def _prepare(connection: sqlite3.Connection) -> None:
-    if connection.execute("PRAGMA user_version").fetchone()[0] == _VERSION:
-        if connection.execute("PRAGMA quick_check(1)").fetchone()[0] != "ok":
-            raise sqlite3.DatabaseError("the index is damaged")
-        return
-    with connection:
-        connection.execute("BEGIN EXCLUSIVE")
-        if connection.execute("PRAGMA user_version").fetchone()[0] == _VERSION:
-            return  # another process was faster
-        for table in ("files", "memories", "results"):
-            connection.execute(f"DROP TABLE IF EXISTS {table}")
-        for statement in _SCHEMA.split(";"):
-            connection.execute(statement)
-        connection.execute(f"PRAGMA user_version = {_VERSION}")
 
 
 def _read_whole(path: str, stream: BinaryIO, copied: int) -> _Read:
