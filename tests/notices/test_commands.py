@@ -107,20 +107,91 @@ def test_a_wrong_setting_is_refused_by_name(configure, text, named):
     "run",
     [
         ["sh", "-c", "notify-send '{label}'"],
+        ["sh", "{label}"],
+        ["sh", "-c", "--", "{label}"],
         ["/bin/bash", "-lc", "echo {text}"],
+        ["bash", "-cx", "{text}"],
+        ["bash", "-ci", "{text}"],
+        ["bash", "-c", "-x", "{text}"],
+        ["bash", "-c", "-l", "{text}"],
+        ["bash", "-c", "-o", "posix", "{text}"],
+        ["bash", "-O", "extglob", "-c", "{text}"],
+        ["bash", "+O", "extglob", "-c", "-x", "{text}"],
+        ["bash", "--rcfile", "x", "-c", "-x", "{text}"],
+        ["mksh", "-c", "{text}"],
+        ["ksh93", "-c", "-x", "{text}"],
+        ["busybox", "sh", "-c", "-x", "{text}"],
+        ["sudo", "-u", "sh", "bash", "-c", "-x", "{text}"],
         ["env", "A=1", "sh", "-c", "echo {label}"],
+        ["env", "{label}"],
+        ["env", "A=1", "{label}"],
+        ["env", "-S", "{text}"],
+        ["env", "-vS", "{text}"],
+        ["env", "--split-string={text}"],
+        ["env", "-u", "A", "-S", "{text}"],
+        ["awk", "{text}"],
+        ["gawk", "-F", ":", "{text}"],
+        ["busybox", "awk", "{text}"],
+        ["perl", "-e", "print 1", "-e", "{text}"],
+        ["perl", "-E{text}"],
+        ["php", "-c", "php.ini", "{text}"],
         ["osascript", "-e", 'display notification "{label}"'],
         ["python3", "-c", "print('{label}')"],
+        ["python3.12", "-W", "ignore", "-c", "{text}"],
         ["node", "--eval", "console.log('{label}')"],
+        ["node", "-r", "fs", "-p", "{text}"],
+        ["deno", "eval", "{text}"],
+        ["pwsh", "-c", "Write-Host", "{text}"],
         ["ssh", "desk", "notify-send", "{label}"],
         ["tmux", "display-message", "{text}"],
+        ["sqlite3", "log.db", "insert into log values ('{label}')"],
+        ["nu", "-c", "{text}"],
+        ["psql", "--command={text}"],
+        ["psql", "-c{text}"],
+        ["terminal-notifier", "-execute", "{text}"],
     ],
+    ids=" ".join,
 )
 def test_what_an_agent_is_called_is_never_part_of_a_program(configure, run):
     """A label comes from a prompt or a repository: a shell must not read it."""
     configure(f"[on.critical]\nrun = {json.dumps(run)}")
-    with pytest.raises(ConfigurationError, match="without a placeholder after"):
+    with pytest.raises(ConfigurationError, match="without a placeholder behind"):
         read_commands()
+
+
+@pytest.mark.parametrize(
+    "run",
+    [
+        ["notify-send", "-c", "im", "{label}", "{text}"],
+        ["notify-send", "-e", "{label}"],
+        ["xmessage", "-center", "{text}"],
+        ["curl", "-sS", "-d", "text={label}", "--data-urlencode", "body={text}", "http://x"],
+        ["logger", "-t", "{label}", "{text}"],
+        ["sudo", "-u", "me", "notify-send", "{label}"],
+        ["git", "-C", "{project}", "status"],
+        ["env", "LABEL={label}", "/opt/notify", "{text}"],
+        ["env", "A=1", "sh", "-c", 'echo "$1"', "sh", "{label}"],
+        ["sh", "/opt/notify.sh", "-t", "{label}"],
+        ["python3", "/opt/notify.py", "--label", "{label}"],
+        ["python3", "-m", "notify", "{label}"],
+        ["osascript", "/opt/notify.applescript", "{label}"],
+        ["awk", "BEGIN { print ARGV[1] }", "{label}"],
+    ],
+    ids=" ".join,
+)
+def test_a_program_that_is_fixed_takes_values(configure, run):
+    configure(f"[on.critical]\nrun = {json.dumps(run)}")
+    assert read_commands()[0]["critical"].run == tuple(run)
+
+
+def test_the_refusal_shows_a_form_that_is_accepted(configure):
+    configure('[on.critical]\nrun = ["bash", "-lc", "echo {text}"]')
+    with pytest.raises(ConfigurationError) as refused:
+        read_commands()
+    shown = str(refused.value)
+    form = shown[shown.index("[") : shown.index("]") + 1]
+    configure(f"[on.critical]\nrun = {form}")
+    assert read_commands()[0]["critical"].run == tuple(json.loads(form))
 
 
 def test_a_script_takes_a_value_as_a_further_argument(configure):

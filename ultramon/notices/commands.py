@@ -72,11 +72,24 @@ _ENDS = ("agent_stopped", "agent_lost", "agent_expired")
 _LEVEL_OF_ACTION = {"prepare_handoff": WARNING, "force_return": CRITICAL}
 # curl reads a file for a value that begins with @ or <, many programs take + for an option.
 _MEANS_MORE = ("-", "+", "@", "<")
-_RUNS_TEXT = re.compile(
-    r"(?:ba|da|k|z|fi|a|c|tc)?sh|busybox|python[0-9.]*|perl|ruby|node|osascript|pwsh"
+# These run their first operand: a file, or with -c a program.
+_SHELL = re.compile(
+    r"(?:a|ba|c|da|fi|hu|k|lk|mk|o|ok|pdk|po|rba|rk|rz|tc|xon|ya|z)?sh[0-9.]*|python[0-9.]*"
 )
-_RUNS_ALL = ("eval", "parallel", "ssh", "su", "tmux", "watch", "xargs")
-_TEXT_OPTION = re.compile(r"-[A-Za-z]*[ceE]|--?(?:command|eval|print|Command)")
+# These run their first operand too; the options with which they take a program differ.
+_INTERPRETER = re.compile(
+    r"(?:[a-z-]*awk|bun|deno|env|expect|julia|lua|luajit|node|nodejs|osascript|perl|php|Rscript"
+    r"|ruby|sed|tclsh|wish)[0-9.]*"
+)
+# These run, or hand to a shell, whatever follows.
+_RUNS_ALL = {
+    "cmd", "eval", "make", "mosh", "mysql", "parallel", "powershell", "psql", "pwsh", "rsh",
+    "screen", "sqlite3", "ssh", "su", "tmux", "watch", "xargs",
+}  # fmt: skip
+_TEXT_OPTION = re.compile(
+    r"-[A-Za-z]{0,2}c[A-Za-z]{0,2}|--?(?:command|eval|exec|execute|split-string)"
+)
+_ASSIGNMENT = re.compile(r"[A-Za-z_]\w*=.*", re.DOTALL)
 
 
 def _are_arguments(value: Any) -> bool:
@@ -204,20 +217,45 @@ def _check_run(name: str, run: tuple[str, ...], path: str) -> None:
         if used not in PLACEHOLDERS:
             allowed = f"one of {', '.join(PLACEHOLDERS)}{did_you_mean(used, PLACEHOLDERS)}"
             raise ConfigurationError(f"{name} placeholder", used, allowed, path)
-    runs_text = runs_all = False
-    for before, argument in pairwise(run):
-        runs_text |= _RUNS_TEXT.fullmatch(os.path.basename(before)) is not None
-        runs_all |= os.path.basename(before) in _RUNS_ALL
-        if not _used(argument):
-            continue
-        if runs_text and _TEXT_OPTION.fullmatch(before):
-            cure = "give it as a further argument"
-        elif runs_all:
-            cure = "name a script of yours that is given it"
-        else:
-            continue
-        allowed = f"without a placeholder after {before}, which runs it as a program: {cure}"
+    if found := _run_as_program(run):
+        argument, before = found
+        allowed = (
+            f"without a placeholder behind {before}, which may run it as a program: give it to a"
+            ' fixed one, as in ["sh", "-c", "notify-send \\"$1\\"", "sh", "{label}"]'
+        )
         raise ConfigurationError(name, argument, allowed, path)
+
+
+def _run_as_program(run: tuple[str, ...]) -> tuple[str, str] | None:
+    """Return an argument with a placeholder that a program might run, and behind what it stands.
+
+    Behind a shell or interpreter a placeholder is accepted only once what is run is fixed: which
+    of their options take an argument, and which runs it, is not known here.
+    """
+    for before, argument in pairwise(run):
+        if used := _PLACEHOLDER.search(argument):
+            for option in (before, argument[: used.start()].rstrip("=")):
+                if _TEXT_OPTION.fullmatch(option):
+                    return argument, option
+    for at, argument in enumerate(run):
+        name = os.path.basename(argument).removesuffix(".exe")
+        rest = list(run[at + 1 :])
+        is_shell = _SHELL.fullmatch(name) is not None
+        is_inline = is_shell and rest[:1] == ["-c"]
+        if name not in _RUNS_ALL:
+            if not is_shell and _INTERPRETER.fullmatch(name) is None:
+                continue
+            if is_shell and rest[:1] in (["-c"], ["-m"]):
+                del rest[0]
+            while name == "env" and rest and _ASSIGNMENT.fullmatch(rest[0]):
+                del rest[0]
+            if rest and not rest[0].startswith(("-", "+")) and not _used(rest[0]):
+                if is_inline:
+                    break  # all that follows is the script's
+                continue
+        if runs := next((one for one in rest if _used(one)), None):
+            return runs, argument
+    return None
 
 
 def _used(argument: str) -> list[str]:
