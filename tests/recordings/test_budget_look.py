@@ -17,6 +17,7 @@ from ultramon.backends.local.backend import LocalBackend
 from ultramon.backends.memory import MemoryBackend
 from ultramon.errors import ConfigurationError, StateError
 from ultramon.prices.price_list import open_prices
+from ultramon.recordings import budget_look
 from ultramon.recordings.budget_look import LOOK_SECONDS, BudgetLook
 from ultramon.recordings.clients import client_files
 from ultramon.recordings.daily_sums import FILE_NAME, DailySums
@@ -319,6 +320,20 @@ def test_a_look_reads_only_what_changed(machine, looks):
 
 def read(looks, now):
     return {one.name: one for one in BudgetReadings(looks.state).read(now)}
+
+
+def test_what_is_not_read_to_its_end_is_not_known(machine, looks, monkeypatch):
+    """Neither at the first look nor at a later one; the next look continues."""
+    look = looks(day())
+    write(machine, SESSION, paid("m1", "2026-11-26T09:00:00Z"))
+    for expected in ("$0.30 of 20", "$0.60 of 20"):
+        with monkeypatch.context() as without_time:
+            without_time.setattr(budget_look, "READ_SECONDS", -1.0)
+            assert look.look_now(NOW) is None
+        (reading,) = look.look_now(NOW)
+        assert reading.amounts == expected
+        write(machine, OTHER, paid("m2", "2026-11-26T10:00:00Z"))
+    assert looks("").look_now(NOW) == []
 
 
 def test_the_next_day_is_looked_at_at_once(machine, looks):

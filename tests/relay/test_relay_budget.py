@@ -4,9 +4,12 @@ import pytest
 from helpers.client_relay import begin_project, plan, touch
 from helpers.codex_client import Step
 from helpers.relayed import finish
+from helpers.transcript_lines import line, reply
 
 from ultramon.cli.exit_codes import ExitCode
 
+MANY_LINES = 2_000_000
+"""One look does not read as many twice."""
 CHECK = ("--verify", "test -e {item}")
 SECONDS = 300
 
@@ -57,6 +60,24 @@ def test_no_further_context_begins_while_a_budget_is_used_up(relay):
         environ = configured(relay, budget(300_000))
         code, result, told = finish(relay.relay("--resume", "job", **environ), SECONDS)
     assert (code, api.left()) == (0, {}), told
+
+
+def test_nothing_begins_before_it_is_known_what_a_budget_amounts_to(relay, tmp_path):
+    """Transcripts that take several looks; all of them count."""
+    claude = tmp_path / "claude"
+    folder = claude / "projects" / "-home-dev-shop"
+    folder.mkdir(parents=True)
+    usage = {"input_tokens": 10_000, "output_tokens": 0}
+    for session in "abc":
+        paid = line(reply(f"m{session}", usage, sessionId=session, cwd="/home/dev/shop"))
+        (folder / f"{session}.jsonl").write_bytes(paid + b"{}\n" * MANY_LINES)
+    environ = configured(relay, budget(29_999).replace('run = "job"', ""))
+    environ["CLAUDE_CONFIG_DIR"] = str(claude)
+    with relay.client.api({"MAIN": WORK}) as api:
+        code, result, told = finish(relay.begin(*relay.items("a", "b"), *CHECK, **environ), SECONDS)
+        assert (code, result["contexts"], api.requests) == (ExitCode.BUDGET, [], []), told
+    assert told.count("the next context begins after that") == 1
+    assert result["stop"]["words"] == "budget job is used up: 30k of 30k tokens"
 
 
 @pytest.mark.parametrize(

@@ -45,8 +45,6 @@ LOOK_SECONDS = 15.0
 """Between two looks, at least: replies take as long."""
 BUSY_RATIO = 0.05
 """The share of one processor that looking may take: after a look that took long the next waits."""
-CATCH_UP_SECONDS = 60.0
-"""A relay waits so long for what a budget amounts to before it begins a context."""
 READ_SECONDS = 2.0
 """A look begins to read no further transcript after so long; the next one continues."""
 _QUARTER_MIDDLE_SECONDS = 450.0
@@ -156,20 +154,20 @@ class BudgetLook:
             reached = [one.name for one in self._readings if one.level is not None]
             return list(budget_crossings(self._readings, now, self._recipients(reached)))
 
-    def look_now(self, now: float) -> list[BudgetReading]:
+    def look_now(self, now: float) -> list[BudgetReading] | None:
         """Return what the budgets amount to now, everything that was written by now included.
 
-        Takes up to `CATCH_UP_SECONDS`; what could not be read by then is left out.
+        None = there was no time to read all of it, as at the first look at many transcripts: the
+        next call continues.
 
         Raises:
             StateError: As for a call.
         """
-        until = time.monotonic() + CATCH_UP_SECONDS
+        if not self.budgets:
+            return []
         with self._lock:
             periods = [period_of(one, now) for one in self.budgets]
-            while periods and not self._look(periods, now) and time.monotonic() < until:
-                pass
-            return self._readings
+            return self._readings if self._look(periods, now) else None
 
     def _look(self, periods: Sequence[Period], now: float) -> bool:
         """Read, and store what the budgets amount to; return whether there was time for all."""

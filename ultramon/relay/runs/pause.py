@@ -140,20 +140,48 @@ class PlanPause:
         return None if last is None else (account, last)
 
 
-def used_up_for(run: Run, budgets: BudgetLook) -> str | None:
-    """Return the words about a budget that lets no context of a run begin; None = none does.
+class BudgetPause:
+    """Begins no context while a budget of the user that a setting enforces is used up, or unknown.
 
-    Only one whose own setting ``enforce`` says so, and that counts what the next context spends.
+    Args:
+        run: The run.
+        budgets: The look at the user's budgets.
     """
-    if not any(one.enforce for one in budgets.budgets):
-        return None
-    run.view.read()
-    names = [name_in_run(run.name, run.view.pool.last_number + 1)]
-    for one in budgets.look_now(SYSTEM_CLOCK.now()):
-        is_meant = one.scope.includes(run.workspace.path, run.name, names)
-        if one.is_enforced and one.is_used_up and is_meant:
-            return f"budget {one.name} is used up: {one.spent_words}"
-    return None
+
+    def __init__(self, run: Run, budgets: BudgetLook) -> None:
+        self._run = run
+        self._budgets = budgets
+        self._has_told = False
+
+    def may_start(self) -> bool:
+        """Return whether a context may begin now; a budget that is used up stops the run.
+
+        Only a budget that counts what the next context spends.
+        """
+        run = self._run
+        run.view.read()
+        names = [name_in_run(run.name, run.view.pool.last_number + 1)]
+        meant = {
+            one.name
+            for one in self._budgets.budgets
+            if one.enforce and one.scope.includes(run.workspace.path, run.name, names)
+        }
+        if not meant:
+            return True
+        readings = self._budgets.look_now(SYSTEM_CLOCK.now())
+        if readings is None:
+            if not self._has_told:
+                run.tell(
+                    "the transcripts of this machine are read for your budgets:"
+                    " the next context begins after that"
+                )
+            self._has_told = True
+            return False
+        self._has_told = False
+        used_up = next((one for one in readings if one.name in meant and one.is_used_up), None)
+        if used_up is not None:
+            run.stop_for(Stop.budget(f"budget {used_up.name} is used up: {used_up.spent_words}"))
+        return used_up is None
 
 
 def is_too_long(run: Run, seconds: float) -> bool:

@@ -17,9 +17,9 @@ from ultramon.relay.runs.item_names import ItemNames
 from ultramon.relay.runs.judge import Judge
 from ultramon.relay.runs.pause import (
     FIRST_LIMIT_PAUSE_SECONDS,
+    BudgetPause,
     PlanPause,
     continuation,
-    used_up_for,
 )
 from ultramon.relay.runs.result import RelayResult, Stop
 from ultramon.relay.runs.run_folder import run_lock
@@ -68,7 +68,7 @@ class Relay:
         self._first_pause_seconds = first_pause_seconds
         self._recheck = recheck
         self._plan = None if plans is None else PlanPause(run, plans)
-        self._budgets = budgets
+        self._budget = None if budgets is None else BudgetPause(run, budgets)
         self._check: CommandCheck | None = None
         choices = run.choices
         if choices.verify is not None:
@@ -136,13 +136,8 @@ class Relay:
             )
 
     def _may_start(self) -> bool:
-        """Return whether a context may begin now; a budget that is used up stops the run."""
-        if self._plan is not None and not self._plan.may_start():
-            return False
-        used_up = None if self._budgets is None else used_up_for(self._run, self._budgets)
-        if used_up is not None:
-            self._run.stop_for(Stop.budget(used_up))
-        return used_up is None
+        pauses = (self._plan, self._budget)
+        return all(one is None or one.may_start() for one in pauses)
 
     def _verify(self, name: str) -> Verdict:
         assert self._check is not None
