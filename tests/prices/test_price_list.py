@@ -213,6 +213,24 @@ def test_own_prices_win_over_the_list(tmp_path):
 
 
 @pytest.mark.parametrize(
+    "text",
+    ["", "list_price_factor = 0", "list_price_factor = 0.5", OWN],
+    ids=["list", "free", "half", "own"],
+)
+def test_the_weights_of_a_hook_give_the_price(tmp_path, text):
+    """A program that multiplies shows what the report shows."""
+    path = tmp_path / "prices.toml"
+    path.write_text(text)
+    own = open_prices(str(path), FakeClock(AT))
+    for model in ("claude-opus-4-6", "claude-opus-4-5"):
+        ((above, *weights),) = own.token_weights(model)
+        billionths = sum(count * weight for count, weight in zip(USAGE, weights, strict=True))
+        assert above == 0
+        assert own.price(USAGE, model, AT).usd == pytest.approx(billionths / 1e9)
+    assert own.token_weights("fake-1") is None
+
+
+@pytest.mark.parametrize(
     ("text", "words"),
     [
         ("models = 1", "models=1"),

@@ -92,17 +92,13 @@ class PriceList:
             return Price(host_usd, HOST)
         if model is None:
             return None
-        own = None if self._own is None else self._own.rates.get(canonical_model_name(model))
+        found = self._rates_of(model, speed, at)
+        if found is None:
+            return None
+        rates, source = found
         if request_tokens is None:
             request_tokens = usage.input_side_tokens
-        if own is not None:
-            return Price(own.cost_usd(usage, request_tokens), OWN)
-        rates = self._list_rates(model, speed, self._clock.now() if at is None else at)
-        if rates is None:
-            return None
-        factor = None if self._own is None else self._own.list_price_factor
-        usd = rates.cost_usd(usage, request_tokens)
-        return Price(usd, LIST) if factor is None else Price(usd * factor, OWN)
+        return Price(rates.cost_usd(usage, request_tokens), source)
 
     def token_weights(self, model: str) -> list[list[int]] | None:
         """Return what a token costs now in billionths of a dollar; None = the model has no price.
@@ -116,14 +112,12 @@ class PriceList:
             One row a tier, the lowest first: above how many tokens of a request's input side it
             holds, then the price of a token of each kind, in the order of `TokenUsage`.
         """
-        own = None if self._own is None else self._own.rates.get(canonical_model_name(model))
-        rates = own or self._list_rates(model, None, self._clock.now())
-        if rates is None:
+        found = self._rates_of(model, None, None)
+        if found is None:
             return None
-        factor = 1.0 if own or self._own is None else self._own.list_price_factor or 1.0
         return [
-            [tier.above_tokens, *(round(usd * factor * _NANO_PER_MILLIONTH) for usd in tier[1:])]
-            for tier in rates.tiers
+            [tier.above_tokens, *(round(usd * _NANO_PER_MILLIONTH) for usd in tier[1:])]
+            for tier in found[0].tiers
         ]
 
     @property
@@ -171,12 +165,32 @@ class PriceList:
         """Whether a person's own prices are used."""
         return self._own is not None
 
+    def _rates_of(
+        self, model: str, speed: str | None, at: float | None
+    ) -> tuple[Rates, str] | None:
+        """Return the prices of a model, None = now, and their source."""
+        own = None if self._own is None else self._own.rates.get(canonical_model_name(model))
+        if own is not None:
+            return own, OWN
+        rates = self._list_rates(model, speed, self._clock.now() if at is None else at)
+        if rates is None:
+            return None
+        return rates, LIST if self._list_price_factor is None else OWN
+
+    @property
+    def _list_price_factor(self) -> float | None:
+        return None if self._own is None else self._own.list_price_factor
+
     def _list_rates(self, model: str, speed: str | None, at: float) -> Rates | None:
+        """Return list prices, times the factor of a person's own ones."""
         # Every condition of the data begins and ends at a whole half hour.
         key = (model, speed, int(at // 1800))
         if key not in self._rates:
             found = self._find_model(model)
-            self._rates[key] = None if found is None else _rates_at(found, speed, at)
+            rates = None if found is None else _rates_at(found, speed, at)
+            if rates is not None and self._list_price_factor is not None:
+                rates = rates.scaled(self._list_price_factor)
+            self._rates[key] = rates
         return self._rates[key]
 
     def _find_model(self, model: str) -> ModelInfo | None:
