@@ -89,6 +89,8 @@ def test_without_the_table_there_is_none(configure):
         ("limit_usd = 0", "budgets.daily.limit_usd=0 (from {path}) is not allowed: must be"
          " a number above 0, at most 1,000,000"),
         ("limit_usd = inf", "budgets.daily.limit_usd=inf"),
+        pytest.param(f"limit_usd = 1{'0' * 400}", "daily.limit_usd=1000", id="a huge limit"),
+        ("limit_usd = nan", "budgets.daily.limit_usd=nan"),
         ("limit_usd = '20'", "budgets.daily.limit_usd='20'"),
         ("limit_tokens = 1.5", "must be a whole number from 1 to"),
         ("", "must be one of limit_usd and limit_tokens"),

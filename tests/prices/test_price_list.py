@@ -181,6 +181,8 @@ def test_what_the_client_says_wins():
     assert prices().price(USAGE, "fake-1", AT, host_usd=0.5) == Price(0.5, "host")
 
 
+HUGE = f"1{'0' * 400}"
+"""More than a float holds."""
 OWN = """
 date = 2026-11-01
 list_price_factor = 0.5
@@ -244,6 +246,13 @@ def test_the_weights_of_a_hook_give_the_price(tmp_path, text):
         ('usd_per_million_tokens = {x={input=1,output=1},"a/x"={input=1,output=1}}', "no other"),
         ('date = "today"', "a date such as"),
         ("list_price_factor = '10 %'", "a number, 0 or more"),
+        pytest.param(f"list_price_factor = {HUGE}", "at most 1,000,000", id="huge factor"),
+        pytest.param(
+            f"usd_per_million_tokens.x = {{input = 1, output = {HUGE}}}", "at most", id="huge price"
+        ),
+        ("usd_per_million_tokens.x = {input = 1e308, output = 1}", "at most 1,000,000"),
+        ("usd_per_million_tokens.x = {input = inf, output = 1}", "at most 1,000,000"),
+        pytest.param(f"date = {'[' * 5_000}", "nested too deep", id="deep"),
         ("date = ", "a readable TOML file"),
         ("\xff", "a readable TOML file"),
     ],

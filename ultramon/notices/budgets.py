@@ -9,7 +9,6 @@ from __future__ import annotations
 import os
 import re
 from datetime import date, datetime, timedelta, tzinfo
-from math import isfinite
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from ultramon.context.ladder import CRITICAL
@@ -84,7 +83,7 @@ BUDGET_SETTINGS = {
         OrNone(
             number(
                 f"a number above 0, at most {MOST_USD:,.0f}",
-                lambda value: isfinite(value) and 0 < value <= MOST_USD,
+                lambda value: 0 < value <= MOST_USD,
                 "US dollars",
             )
         ),

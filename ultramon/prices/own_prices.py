@@ -14,15 +14,17 @@ cache_write_1h = 8.5         # default `cache_write`
 from __future__ import annotations
 
 import datetime
-import math
 from typing import Any, NamedTuple
 
 from ultramon.context.limits import canonical_model_name
 from ultramon.errors import ConfigurationError
 from ultramon.prices.rates import Rates, TierRates
+from ultramon.system.settings_files import parse_toml
 
 _TABLE = "usd_per_million_tokens"
 _TOP = ("date", "list_price_factor", _TABLE)
+_MOST = 1_000_000
+"""A dollar a token, and as a factor as much: beyond, what is multiplied may be infinite."""
 _KEYS = ("input", "output", "cache_read", "cache_write", "cache_write_1h")
 
 
@@ -47,11 +49,9 @@ def read_own_prices(path: str) -> OwnPrices:
         ConfigurationError: It cannot be read, is no TOML, or holds a key or a value that is not
             allowed; says which.
     """
-    import tomllib
-
     try:
         with open(path, "rb") as stream:
-            data = tomllib.load(stream)
+            data = parse_toml(stream.read())
     except (OSError, ValueError) as error:  # ValueError: no TOML, or no UTF-8
         reason = getattr(error, "strerror", None) or str(error)
         raise ConfigurationError(
@@ -111,6 +111,7 @@ def _read_rates(model: str, prices: Any, path: str) -> Rates:
 def _number(name: str, value: Any, path: str) -> float:
     # A bool is an int to Python, and TOML knows inf and nan.
     is_number = isinstance(value, int | float) and not isinstance(value, bool)
-    if not is_number or not math.isfinite(value) or value < 0:
-        raise ConfigurationError(name, value, "a number, 0 or more", path)
+    if not is_number or not 0 <= value <= _MOST:
+        allowed = f"a number, 0 or more, at most {_MOST:,}"
+        raise ConfigurationError(name, value, allowed, path)
     return float(value)
