@@ -10,6 +10,7 @@ import time
 
 import pytest
 from helpers import ROOT
+from helpers.opencode_session import plant
 from helpers.planted_transcripts import (
     OTHER,
     SESSION,
@@ -18,7 +19,7 @@ from helpers.planted_transcripts import (
     example_machine,
     used,
 )
-from helpers.program import CAPTURES, run
+from helpers.program import CAPTURES, run, run_process
 from helpers.recount import BY_HOST
 
 from ultramon.cli.views.period_table import print_periods
@@ -219,6 +220,48 @@ def test_damaged_pages_behind_the_header_are_found_when_it_is_opened(machine, tm
         assert "28 sessions" in done.stdout
         assert f"not kept: {path}: " in done.stderr
     assert path.read_bytes() == damaged
+
+
+@pytest.mark.parametrize(
+    ("at", "zone"),
+    [
+        ("0001-01-01T00:00:00Z", "America/Los_Angeles"),
+        ("1969-12-31T23:59:59Z", "UTC"),
+        ("9999-12-31T23:59:59Z", "Asia/Tokyo"),
+        ("9999-12-31T23:59:59Z", "America/Los_Angeles"),
+    ],
+)
+def test_a_reply_at_a_time_that_cannot_be_is_of_an_unknown_day(machine, at, zone):
+    """It costs what it costs."""
+    environ = machine.environ | {"TZ": zone}
+    machine.write(SESSION, used("m1", 10_000, at=at))
+    machine.write(OTHER, used("m2", 20_000, at="2026-11-21T12:00:00Z"))
+    done = run_process("report", "--json", **environ)
+    assert done.returncode == 0, done.stderr
+    days = {one["day"]: one["spent"]["inputTokens"] for one in json.loads(done.stdout)["byDay"]}
+    assert days == {None: 10_000, "2026-11-21": 20_000}
+    done = run_process("report", "--by", "day", "--json", **environ)
+    assert done.returncode == 0, done.stderr
+    (period,) = json.loads(done.stdout)["periods"]
+    assert period["spent"]["inputTokens"] == 20_000
+
+
+def test_a_reply_of_a_far_year_in_a_database_is_of_an_unknown_day(machine):
+    """OpenCode stores numbers: the largest that its reader takes is of the year 287396."""
+    path = machine.root / "opencode" / "opencode.db"
+    plant(path, "subagents")
+    with sqlite3.connect(path) as database:
+        changed = database.execute(
+            "UPDATE message SET data = json_set(data, '$.time.completed', ?)"
+            " WHERE json_extract(data, '$.time.completed') IS NOT NULL",
+            ((1 << 53) - 1,),
+        )
+        assert changed.rowcount
+    database.close()
+    environ = machine.environ | {"XDG_DATA_HOME": str(machine.root)}
+    done = run("report", "--json", **environ)
+    assert done.returncode == 0, done.stderr
+    assert [one["day"] for one in json.loads(done.stdout)["byDay"]] == [None]
 
 
 def test_the_sums_are_private(machine, tmp_path):

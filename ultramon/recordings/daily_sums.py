@@ -11,7 +11,6 @@ import os
 import sqlite3
 import time
 from collections import defaultdict
-from contextlib import suppress
 from datetime import date, datetime, timedelta
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -22,7 +21,7 @@ from ultramon.recordings.database import open_database
 from ultramon.recordings.index import Summarized
 from ultramon.recordings.spending import quarter_of
 from ultramon.recordings.summary import TranscriptSummary
-from ultramon.recordings.usage import SPENT, UsagePart, noon_of
+from ultramon.recordings.usage import SPENT, UsagePart, date_of, noon_of
 from ultramon.state.models import utc
 from ultramon.system import foreign_paths
 
@@ -288,7 +287,7 @@ class DailySums:
             " FROM parts JOIN agents ON agents.id = parts.agent ORDER BY agents.id"
         )
         for host, session_id, agent_id, project, usual, _, *row in self._connection.execute(query):
-            day = _day(row[1])
+            day = date_of(row[1])
             if day is None or (since is not None and day < since):
                 continue
             counts = row[6 : 6 + len(TokenUsage._fields)]
@@ -386,12 +385,6 @@ def _storable(value: Any) -> Any:
     if not isinstance(value, str):
         return value
     return value.encode("utf-8", "replace").decode()
-
-
-def _day(text: str) -> date | None:
-    with suppress(ValueError):
-        return date.fromisoformat(text)
-    return None
 
 
 def _monday(day: date) -> date:

@@ -11,7 +11,8 @@ from ultramon.context.monitor_gauge import MonitorGauge
 from ultramon.recordings import timeline
 from ultramon.recordings.recordings import JSON_LINES, TEXT, read_records
 from ultramon.recordings.series import Series
-from ultramon.recordings.summary import LAST_TIME, Follower, Summarizer, TranscriptSummary
+from ultramon.recordings.summary import Follower, Summarizer, TranscriptSummary
+from ultramon.recordings.usage import is_possible
 from ultramon.state.models import utc
 from ultramon.state.record import StateRecord
 from ultramon.state.runway import Runway
@@ -48,7 +49,7 @@ class ReplayClock:
 
     def advance_to(self, at: float | None) -> None:
         """Advance to the time of a record; a record without a time, or an earlier one, waits."""
-        if at is not None and self._now <= at < LAST_TIME:
+        if is_possible(at) and self._now <= at:
             self._now = at
 
     def stamp(self) -> datetime | None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from ultramon.recordings.usage import UsageSums
+from ultramon.recordings.usage import UsageSums, is_possible
 from ultramon.system.timestamps import format_time, parse_time
 
 QUARTER_SECONDS = 900
@@ -29,16 +29,13 @@ class SpendingSums(UsageSums):
 
 
 def quarter_of(at: float | None) -> str:
-    """Return the quarter of an hour of a time: ``2026-11-20T18:15`` in UTC, empty for None.
+    """Return the quarter of an hour of a time: ``2026-11-20T18:15`` in UTC.
 
-    The texts sort as the times do.
+    Empty for None and a time that cannot be. The texts sort as the times do.
     """
-    if at is None:
+    if not is_possible(at):
         return ""
-    try:
-        return format_time(at // QUARTER_SECONDS * QUARTER_SECONDS)[:_QUARTER_CHARS]
-    except (ValueError, OverflowError):
-        return ""
+    return format_time(at // QUARTER_SECONDS * QUARTER_SECONDS)[:_QUARTER_CHARS]
 
 
 def quarter_time(quarter: str) -> float | None:

@@ -35,6 +35,7 @@ from ultramon.recordings.usage import (
     SPENT,
     UsageSums,
     day_of,
+    is_possible,
     usage_of,
 )
 from ultramon.state.prompt_text import CONTINUED_WORDS, SUCCESSOR_WORDS
@@ -50,8 +51,6 @@ MAX_OPENING_CHARS = 80
 _MAX_SOURCES = 64
 _MAX_FILES = 400
 _MAX_NAME_CHARS = 400
-# 9999-12-31: `datetime` knows no later day.
-LAST_TIME = 253_402_214_400.0
 
 
 @dataclass(slots=True)
@@ -245,7 +244,7 @@ class Summarizer:
         at = getattr(record, "at", None)
         # The report that waits has no key yet.
         is_copy = len(summary.keys) + (self._held is not None) < summary.copied
-        if not is_copy and at is not None and (summary.ended_at or 0) <= at < LAST_TIME:
+        if not is_copy and is_possible(at) and (summary.ended_at or 0) <= at:
             summary.ended_at = at
             if summary.started_at is None:
                 summary.started_at = at

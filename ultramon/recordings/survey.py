@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 from collections import Counter, defaultdict
-from datetime import date, datetime
+from datetime import datetime
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 from ultramon.context.limits import resolve_limit
@@ -25,6 +25,7 @@ from ultramon.recordings.survey_models import (
     Survey,
     UnreadableFile,
 )
+from ultramon.recordings.usage import date_of
 from ultramon.state.models import utc
 from ultramon.state.record import StateRecord
 from ultramon.system import foreign_paths
@@ -249,7 +250,7 @@ def _days(sessions: Iterable[_Session]) -> tuple[DayUse, ...]:
     sums, counts = _merged(one.by_day for one in sessions)
     return tuple(
         DayUse(
-            day=date.fromisoformat(day) if day else None,
+            day=date_of(day),
             sessions=counts[day],
             compactions=bill.compactions,
             **bill.facts(),

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import time
-from typing import TYPE_CHECKING, Any, NamedTuple
+from contextlib import suppress
+from datetime import date
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeGuard
 
 from ultramon.context.token_usage import TokenUsage, size_class
 from ultramon.hosts.transcripts.records import Billed
@@ -28,6 +30,8 @@ PLAN_HIT = "plan_hit"
 """An event: how often a request was refused because a usage limit was reached."""
 MAX_PARTS = 500
 """Of one transcript; what comes later counts as of an unknown model."""
+# 9999-12-31 in UTC: every time zone is then in a day that `date` knows.
+_LAST_TIME = 253_402_214_400.0
 _NOON_SECONDS = 43_200
 _MAX_MODEL_CHARS = 120
 _KEY_FIELDS = 6
@@ -147,15 +151,24 @@ def usage_of(record: Report | Billed) -> TokenUsage:
     return TokenUsage._make(record.billed_tokens)
 
 
+def is_possible(at: float | None) -> TypeGuard[float]:
+    """Return whether a record can be of a time: from 1970 on, and of a day that `date` knows."""
+    return at is not None and 0 <= at < _LAST_TIME
+
+
 def day_of(at: float | None) -> str:
-    """Return the day of a time on this machine, empty for None."""
-    if at is None:
+    """Return the day of a time on this machine, empty for None and a time that cannot be."""
+    if not is_possible(at):
         return ""
-    try:
-        now = time.localtime(at)
-    except (OverflowError, ValueError, OSError):
-        return ""
+    now = time.localtime(at)
     return f"{now.tm_year:04d}-{now.tm_mon:02d}-{now.tm_mday:02d}"
+
+
+def date_of(day: str) -> date | None:
+    """Return the date of a day, None for an unknown one."""
+    with suppress(ValueError):
+        return date.fromisoformat(day)
+    return None
 
 
 def noon_of(day: str) -> float | None:
