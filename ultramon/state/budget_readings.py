@@ -10,6 +10,7 @@ import os
 from time import localtime, strftime
 
 from ultramon.errors import StateCorruptError, StateError
+from ultramon.state.plan_limits import finite_number
 from ultramon.state.usage_percent import whole_percent
 from ultramon.system import compact_json
 from ultramon.system.counts import short_tokens
@@ -30,6 +31,8 @@ STALE_SECONDS = 300.0
 DAY, WEEK, MONTH, NO_PERIOD = "day", "week", "month", "none"
 PERIODS = (DAY, WEEK, MONTH, NO_PERIOD)
 _MAX_FILE_BYTES = 262_144
+# Dollars or tokens: what is divided and rounded stays a number.
+_MOST = 1e15
 _PERIOD_WORDS = {DAY: "today", WEEK: "this week", MONTH: "this month", NO_PERIOD: ""}
 _DAY_SECONDS = 86_400.0
 _SMALLEST_SHOWN_USD = 0.01
@@ -338,24 +341,38 @@ def _read(path: str) -> list[BudgetReading]:
 
 def _reading(value: Mapping[str, Any]) -> BudgetReading:
     unit, suffix = ("usd", "Usd") if "limitUsd" in value else ("tokens", "Tokens")
-    scope, period = value["scope"], value["period"]
-    limit, spent = float(value[f"limit{suffix}"]), float(value[f"spent{suffix}"])
+    name, period, period_key = value["name"], value["period"], value["periodKey"]
+    scope = [value["scope"].get(one) for one in ("project", "run", "agent")]
+    limit = finite_number(value[f"limit{suffix}"])
+    spent = finite_number(value[f"spent{suffix}"])
     starts_at, measured_at = parse_time(value["startsAt"]), parse_time(value["measuredAt"])
-    if period not in PERIODS or not limit > 0 or starts_at is None or measured_at is None:
-        raise ValueError(f"budget {value['name']!r} makes no sense")
+    levels, level = value["levels"], value["level"]
+    if (
+        not all(isinstance(one, str) for one in (name, period_key))
+        or not all(one is None or isinstance(one, str) for one in (*scope, level))
+        or period not in PERIODS
+        or limit is None
+        or spent is None
+        or not 0 < limit <= _MOST
+        or not 0 <= spent <= _MOST
+        or starts_at is None
+        or measured_at is None
+        or [type(one) for one in levels] != [int, int]
+    ):
+        raise ValueError(f"budget {name!r} makes no sense")
     return BudgetReading(
-        str(value["name"]),
-        Scope(scope.get("project"), scope.get("run"), scope.get("agent")),
+        name,
+        Scope(*scope),
         period=period,
-        period_key=str(value["periodKey"]),
+        period_key=period_key,
         starts_at=starts_at,
         ends_at=parse_time(value["endsAt"]),
         unit=unit,
         limit=limit,
         spent=spent,
         is_whole=value["isWhole"] is True,
-        levels=[int(one) for one in value["levels"]],
-        level=value["level"],
+        levels=levels,
+        level=level,
         empties_at=parse_time(value["emptiesAt"]),
         is_enforced=value["isEnforced"] is True,
         measured_at=measured_at,
