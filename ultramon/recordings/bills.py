@@ -53,9 +53,12 @@ class CostFacts(Model):
     cost_source: str | None = None
     """``list``, ``own`` (a file of prices), ``host`` (the host says so), or ``mixed``."""
     read_again_usd: float | None = None
-    """Part of `cost_usd` that compactions and restarts caused, at least."""
+    """What compactions and restarts caused at least, as far as it has a price: input behind them
+    that no cache held, and summaries whose request is recorded. Of list or own prices, also where
+    `cost_usd` is what the host says; None where that is None."""
     read_again_most_usd: float | None = None
-    """The same, with what may have been caused by them."""
+    """The same with what they may have caused: cached input behind them, and summaries whose
+    request is not recorded and so no part of `cost_usd`."""
     restarts: int = 0
     """How often a conversation began with the work of an earlier one."""
     plan_hits: int = 0
@@ -81,8 +84,8 @@ class Bill:
 
     Attributes:
         cost: Of all their requests.
-        again: Of what was read again behind compactions and restarts.
-        maybe: Of what may have been, too.
+        again: Of what was surely read again behind compactions and restarts.
+        maybe: Of what may have been read again beside it.
         usage: The tokens of all requests.
         compactions: How often windows were emptied.
         restarts: How often a conversation began with the work of an earlier one.
