@@ -21,10 +21,12 @@ from helpers.qwen_session import NEW, plant_run
 from helpers.transcript_lines import prompt
 
 from ultramon import ContextConfig
+from ultramon.prices.price_list import PriceList
 from ultramon.recordings.anonymous import anonymous
 from ultramon.recordings.clients import client_files, find_by_id, split_by_age
 from ultramon.recordings.index import TranscriptIndex
 from ultramon.recordings.survey import survey
+from ultramon.testing import FakeClock
 
 NOW = 1_795_400_000.0
 
@@ -228,6 +230,35 @@ def test_an_anonymous_survey_names_nothing(tmp_path):
     assert '"project 1"' in hidden
     again = anonymous(known)
     assert [one.share_ratio for one in again.by_file] == [one.share_ratio for one in known.by_file]
+
+
+def test_an_id_that_may_be_a_name_is_numbered(tmp_path):
+    """A transcript that a person renamed, or a subagent with a name: what a host drew stays."""
+    machine = busy_machine(tmp_path)
+    machine.write("anna-meyer", used("m7", 180_000))
+    machine.write("anna-meyer", used("m8", 30_000), agent="acme-audit")
+    drawn = "ses_dee184071ffedWRJMvPFJjDtqp"
+    machine.write(drawn, used("m9b", 20_000))
+    machine.write(drawn, used("m9c", 20_000), agent="a1e58397a453a09b2")
+    known = surveyed(machine, by_id=True, prices=PriceList(clock=FakeClock(NOW)))
+    assert "anna-meyer" in known.model_dump_json()
+    found = anonymous(known)
+    hidden = found.model_dump_json()
+    for name in ("anna", "meyer", "acme", "audit"):
+        assert name not in hidden
+    for name in (SESSION, OTHER, drawn, "a1e58397a453a09b2"):
+        assert f'"{name}"' in hidden
+    sessions = (known.worst_sessions, found.worst_sessions), (
+        known.dearest_sessions, found.dearest_sessions,
+    )  # fmt: skip
+    numbers = {
+        shown.id
+        for before, after in sessions
+        for one, shown in zip(before, after, strict=True)
+        if one.id == "anna-meyer"
+    }
+    assert len(numbers) == 1, "in both lists the same"
+    assert next(iter(numbers)).startswith("id ")
 
 
 def test_a_result_of_a_nested_subagent_is_found_with_its_own_launcher(tmp_path):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -10,13 +11,20 @@ if TYPE_CHECKING:
 
     from ultramon.recordings.survey_models import SessionFacts, Share, Survey
 
+# A UUID; an id of OpenCode; that of a subagent of Claude Code.
+_RANDOM_ID = re.compile(
+    r"[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}|ses_[0-9a-f]{12}[0-9A-Za-z]{14}|[0-9a-f]{16,}"
+)
+
 
 def anonymous(found: Survey) -> Survey:
     """Return a survey without paths and names that its user gave.
 
     Projects, files and tools of other makers are numbered, largest first; of a file the suffix
-    stays. Ids of sessions stay: they are random.
+    stays. Ids stay where a host has drawn them at random; others are numbered, as a file's name may
+    be one.
     """
+    ids = _Ids()
     projects = {one.name: f"project {at}" for at, one in enumerate(found.by_project, 1) if one.name}
     return found.model_copy(
         update={
@@ -26,9 +34,11 @@ def anonymous(found: Survey) -> Survey:
                 one.model_copy(update={"name": one.name and projects[one.name], "path": None})
                 for one in found.by_project
             ),
-            "worst_sessions": tuple(_hidden_session(one, projects) for one in found.worst_sessions),
+            "worst_sessions": tuple(
+                _hidden_session(one, projects, ids) for one in found.worst_sessions
+            ),
             "dearest_sessions": tuple(
-                _hidden_session(one, projects) for one in found.dearest_sessions
+                _hidden_session(one, projects, ids) for one in found.dearest_sessions
             ),
             "unreadable": tuple(
                 one.model_copy(update={"path": None, "reason": "cannot be read"})
@@ -38,11 +48,27 @@ def anonymous(found: Survey) -> Survey:
     )
 
 
-def _hidden_session(one: SessionFacts, projects: dict[str, str]) -> SessionFacts:
+class _Ids:
+    """Ids as they may be shown: random ones as they are, others numbered in their order."""
+
+    def __init__(self) -> None:
+        self._numbered: dict[str, str] = {}
+
+    def shown(self, own: str) -> str:
+        if _RANDOM_ID.fullmatch(own):
+            return own
+        return self._numbered.setdefault(own, f"id {len(self._numbered) + 1}")
+
+
+def _hidden_session(one: SessionFacts, projects: dict[str, str], ids: _Ids) -> SessionFacts:
     # A path as the target would name what the other fields hide.
-    is_id = one.replay_target is not None and one.id.startswith(one.replay_target)
+    is_id = one.replay_target is not None and ids.shown(one.id).startswith(one.replay_target)
     return one.model_copy(
         update={
+            "id": ids.shown(one.id),
+            "dearest_subagents": tuple(
+                each.model_copy(update={"id": ids.shown(each.id)}) for each in one.dearest_subagents
+            ),
             "project": one.project and projects.get(one.project, "another project"),
             "path": None,
             "first_prompt": None,
