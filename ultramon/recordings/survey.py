@@ -150,9 +150,10 @@ def survey(
     if days is not None:
         since = now - days * 86_400
         # Of a session without a time nothing says that it is old.
-        older = [one for one in sessions if 0 < one.ended_at < since]
-        older_transcripts += sum(len(one.agents) for one in older)
-        sessions = [one for one in sessions if one not in older]
+        recent = [one for one in sessions if not 0 < one.ended_at < since]
+        older_transcripts += sum(len(one.agents) for one in sessions)
+        older_transcripts -= sum(len(one.agents) for one in recent)
+        sessions = recent
     agents = [agent for one in sessions for agent in one.agents]
     mains = [one.main for one in sessions if one.main is not None]
     subagents = [agent for one in sessions for agent in one.subagents]
