@@ -25,8 +25,9 @@ from helpers.recount import BY_HOST
 from ultramon.cli.views.period_table import print_periods
 from ultramon.prices.price_list import PriceList
 from ultramon.recordings.clients import client_files
-from ultramon.recordings.daily_sums import DAY, FILE_NAME, MONTH, WEEK, DailySums, key_of
+from ultramon.recordings.daily_sums import FILE_NAME, DailySums, key_of
 from ultramon.recordings.index import Summarized, TranscriptIndex
+from ultramon.state.budget_readings import DAY, MONTH, WEEK
 from ultramon.testing import FakeClock
 
 NOW = 1_795_400_000.0  # 2026-11-23

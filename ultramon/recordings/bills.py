@@ -188,7 +188,9 @@ class Biller:
             return
         if not any(part.usage):
             return
-        price = self._price_of(part, model)
+        price = None
+        if self._prices is not None:
+            price = price_of(self._prices, part, model, self._time_of(part.day))
         for bill in bills:
             if part.kind == SPENT:
                 bill.usage = bill.usage.plus(part.usage)
@@ -198,22 +200,31 @@ class Biller:
             elif part.kind == MAYBE_READ_AGAIN:
                 bill.maybe.add(price)
 
-    def _price_of(self, part: UsagePart, model: str | None) -> Price | None:
-        if self._prices is None:
-            return None
-        return self._prices.price(
-            part.usage,
-            model,
-            self._time_of(part.day),
-            request_tokens=part.request_tokens,
-            speed=part.speed,
-            host_usd=part.host_usd,
-        )
-
     def _time_of(self, day: str) -> float | None:
         if day not in self._times:
             self._times[day] = noon_of(day)
         return self._times[day]
+
+
+def price_of(
+    prices: PriceList, part: UsagePart, model: str | None, at: float | None
+) -> Price | None:
+    """Return what a part of a transcript costs.
+
+    Args:
+        prices: The prices.
+        part: Tokens.
+        model: Whose price holds; None = unknown.
+        at: Epoch seconds; None = now.
+    """
+    return prices.price(
+        part.usage,
+        model,
+        at,
+        request_tokens=part.request_tokens,
+        speed=part.speed,
+        host_usd=part.host_usd,
+    )
 
 
 def price_data_of(prices: PriceList) -> PriceData:

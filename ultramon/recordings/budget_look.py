@@ -22,6 +22,7 @@ from ultramon.notices.budgets import (
     reading_of,
 )
 from ultramon.prices.price_list import open_prices
+from ultramon.recordings.bills import price_of
 from ultramon.recordings.clients import client_files, sources_of
 from ultramon.recordings.daily_sums import FILE_NAME, DailySums, key_of
 from ultramon.recordings.index import Summarized, TranscriptIndex, index_path
@@ -391,14 +392,8 @@ def _price(
         if not any(part.usage):
             continue
         at = quarter_time(part.day)
-        price = prices.price(
-            part.usage,
-            part.model or usual_model,
-            None if at is None else at + _QUARTER_MIDDLE_SECONDS,
-            request_tokens=part.request_tokens,
-            speed=part.speed,
-            host_usd=part.host_usd,
-        )
+        middle = None if at is None else at + _QUARTER_MIDDLE_SECONDS
+        price = price_of(prices, part, part.model or usual_model, middle)
         yield _Amount(at, None if price is None else price.usd, part.usage.tokens)
 
 

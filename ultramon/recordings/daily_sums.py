@@ -14,14 +14,14 @@ from collections import defaultdict
 from datetime import date, datetime, timedelta
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from ultramon.context.token_usage import TokenUsage
 from ultramon.errors import StateError
 from ultramon.recordings.bills import Bill, Biller, CostFacts, PriceData, price_data_of
 from ultramon.recordings.database import open_database
 from ultramon.recordings.index import Summarized
 from ultramon.recordings.spending import quarter_of
 from ultramon.recordings.summary import TranscriptSummary
-from ultramon.recordings.usage import SPENT, UsagePart, date_of, noon_of
+from ultramon.recordings.usage import SPENT, date_of, noon_of, parts_of
+from ultramon.state.budget_readings import DAY, MONTH, WEEK
 from ultramon.state.models import utc
 from ultramon.system import foreign_paths
 
@@ -31,7 +31,6 @@ if TYPE_CHECKING:
     from ultramon.prices.price_list import PriceList
 
 FILE_NAME = "daily_sums.sqlite3"
-DAY, WEEK, MONTH = "day", "week", "month"
 _VERSION = 1
 _SCHEMA = """
     CREATE TABLE agents (
@@ -287,13 +286,13 @@ class DailySums:
             " FROM parts JOIN agents ON agents.id = parts.agent ORDER BY agents.id"
         )
         for host, session_id, agent_id, project, usual, _, *row in self._connection.execute(query):
-            day = date_of(row[1])
+            (part,) = parts_of([row])
+            day = date_of(part.day)
             if day is None or (since is not None and day < since):
                 continue
-            counts = row[6 : 6 + len(TokenUsage._fields)]
-            part = UsagePart._make((*row[:6], TokenUsage._make(counts), *row[-2:]))
-            for sums in (periods.setdefault(start_of(day), _PeriodSums()), whole):
-                sums.add(biller, AgentKey(host, session_id, agent_id), project, usual, part)
+            key, model = AgentKey(host, session_id, agent_id), part.model or usual
+            sums = periods.setdefault(start_of(day), _PeriodSums()), whole
+            biller.add(part, model, [bill for one in sums for bill in one.of(key, project, model)])
         together = whole.period(today, today)
         return PeriodReport(
             generated_at=utc(now),
@@ -320,24 +319,17 @@ class _PeriodSums:
         self._groups: tuple[dict[str | None, dict[tuple[str, str], Bill]], ...] = ({}, {}, {})
         self._spelt: dict[str, str] = {}
 
-    def add(
-        self,
-        biller: Biller,
-        key: AgentKey,
-        project: str | None,
-        usual_model: str | None,
-        part: UsagePart,
-    ) -> None:
+    def of(self, key: AgentKey, project: str | None, model: str | None) -> list[Bill]:
+        """Return the bills that a part of an agent's transcript is added to."""
         session = key[:2]
-        model = part.model or usual_model
         if project is not None:
             project = self._spelt.setdefault(foreign_paths.path_key(project), project)
         bills = [self._sessions.setdefault(session, Bill())]
         for group, name in zip(self._groups, (project, key.host, model), strict=True):
             bills.append(group.setdefault(name, {}).setdefault(session, Bill()))
-        biller.add(part, model, bills)
         if key.agent_id:
             self._subagents.add(key)
+        return bills
 
     def period(self, start: date, end: date) -> Period:
         whole = _together(self._sessions.values())
