@@ -328,12 +328,7 @@ def test_amounts_are_short():
 
 
 def test_usage_counts_no_token_twice():
-    """Both ways of counting a cache come to the same kinds."""
-    inside = TokenUsage.of_counts(100, 60, 30, 5, cache_in_input=True)
-    beside = TokenUsage.of_counts(10, 60, 30, 5, cache_in_input=False)
-    assert inside == beside == TokenUsage(10, 60, 30, 0, 5)
-    split = TokenUsage.of_counts(10, 60, 30, 5, cache_in_input=False, cache_creation_1h_tokens=20)
-    assert split == TokenUsage(10, 60, 10, 20, 5)
-    assert (split.input_side_tokens, split.tokens) == (100, 105)
-    assert split.plus(beside) == TokenUsage(20, 120, 40, 20, 10)
-    assert TokenUsage.of_counts(10, 60, 0, 5, cache_in_input=True).input_tokens == 10
+    """Its sums are of all kinds."""
+    usage = TokenUsage(10, 60, 10, 20, 5)
+    assert (usage.input_side_tokens, usage.tokens) == (100, 105)
+    assert usage.plus(TokenUsage(10, 60, 30, 0, 5)) == TokenUsage(20, 120, 40, 20, 10)

@@ -30,40 +30,6 @@ class TokenUsage(NamedTuple):
     cache_write_1h_tokens: int = 0
     output_tokens: int = 0
 
-    @classmethod
-    def of_counts(
-        cls,
-        input_tokens: int,
-        cache_read_tokens: int,
-        cache_creation_tokens: int,
-        output_tokens: int,
-        *,
-        cache_in_input: bool,
-        cache_creation_1h_tokens: int = 0,
-    ) -> TokenUsage:
-        """Return the usage of one response in which a provider counted these tokens.
-
-        Args:
-            input_tokens: As stated, 0 or more.
-            cache_read_tokens: Read from a cache.
-            cache_creation_tokens: Written to a cache, for however long.
-            output_tokens: The reply.
-            cache_in_input: Whether `input_tokens` includes both kinds of cached tokens.
-            cache_creation_1h_tokens: How many of `cache_creation_tokens` are kept for one hour.
-        """
-        cached = cache_read_tokens + cache_creation_tokens
-        one_hour = min(cache_creation_1h_tokens, cache_creation_tokens)
-        # An input smaller than its cache cannot include it, whatever the shape stands for.
-        if cache_in_input and cached <= input_tokens:
-            input_tokens -= cached
-        return cls(
-            input_tokens,
-            cache_read_tokens,
-            cache_creation_tokens - one_hour,
-            one_hour,
-            output_tokens,
-        )
-
     @property
     def input_side_tokens(self) -> int:
         """All tokens of the input side, cached and not."""
