@@ -11,9 +11,8 @@ import re
 from datetime import date, datetime, timedelta, tzinfo
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from ultramon.context.ladder import CRITICAL
 from ultramon.errors import ConfigurationError
-from ultramon.notices.crossings import LEVELS, RISING_PERCENTS, Crossing
+from ultramon.notices.crossings import LEVELS, RISING_PERCENTS, Crossing, level_reached
 from ultramon.state.budget_readings import (
     DAY,
     MONTH,
@@ -29,9 +28,9 @@ from ultramon.system.settings import (
     Kind,
     OrNone,
     Setting,
-    check_settings,
     choice,
     number,
+    read_settings,
     read_table,
     whole_number,
 )
@@ -221,11 +220,7 @@ def _budget(name: str, value: Any, path: str) -> Budget:
     if not isinstance(value, dict):
         allowed = f"a table: [{title}], with limit_usd or limit_tokens"
         raise ConfigurationError(title, value, allowed, path)
-    check_settings(value, BUDGET_SETTINGS, path, f"[{title}]")
-    found = {
-        key: one.kind.check(f"{title}.{key}", value[key], path) if key in value else one.default
-        for key, one in BUDGET_SETTINGS.items()
-    }
+    found = read_settings(value, BUDGET_SETTINGS, path, title)
     if (found["limit_usd"] is None) == (found["limit_tokens"] is None):
         allowed = "one of limit_usd and limit_tokens"
         raise ConfigurationError(title, value, allowed, path)
@@ -285,12 +280,7 @@ def reading_of(budget: Budget, period: Period, spent: Spent, now: float) -> Budg
         is_enforced=budget.enforce,
         measured_at=now,
     )
-    reached = [
-        level
-        for level, begins_at in zip(LEVELS, budget.levels, strict=True)
-        if reading.percent >= begins_at
-    ]
-    reading.level = reached[-1] if reached else None
+    reading.level = level_reached(reading.percent, budget.levels)
     return reading
 
 
@@ -307,16 +297,17 @@ def budget_crossings(
         recipients: Who is sent a message, by the budget's name.
     """
     for one in readings:
-        if one.level is None:
+        level = level_reached(one.percent, one.levels)
+        if level is None:
             continue
-        begins_at = one.levels[1 if one.level == CRITICAL else 0]
+        begins_at = one.levels[LEVELS.index(level)]
         yield Crossing(
             BUDGET,
             one.name,
             one.name,
             one.period_key,
-            one.level,
-            f"Budget {one.words(now, utc=True)} ({one.level}, from {begins_at} %).",
+            level,
+            f"Budget {one.words(now, utc=True)} ({level}, from {begins_at} %).",
             {"budget": one.name, "levelFrom": begins_at / 100, **_facts(one)},
             now + _FAR_SECONDS if one.ends_at is None else one.ends_at,
             recipients.get(one.name, ()),

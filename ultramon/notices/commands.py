@@ -21,9 +21,9 @@ from ultramon.system.settings import (
     REQUIRED,
     Kind,
     Setting,
-    check_settings,
     did_you_mean,
     number,
+    read_settings,
     read_table,
     whole_number,
 )
@@ -196,11 +196,7 @@ def _command(name: str, value: Any, path: str) -> EventCommand:
     if not isinstance(value, dict) or "run" not in value:
         allowed = f'a table: [{title}], with run = ["PROGRAM", …]'
         raise ConfigurationError(title, value, allowed, path)
-    check_settings(value, COMMAND_SETTINGS, path, f"[{title}]")
-    found = {
-        key: one.kind.check(f"{title}.{key}", value[key], path) if key in value else one.default
-        for key, one in COMMAND_SETTINGS.items()
-    }
+    found = read_settings(value, COMMAND_SETTINGS, path, title)
     run = tuple(found.pop("run"))
     _check_run(f"{title}.run", run, path)
     return EventCommand(name, run, **found)

@@ -110,6 +110,19 @@ class Crossing(NamedTuple):
         )
 
 
+def level_reached(percent: int, levels: Sequence[int]) -> str | None:
+    """Return the highest of `LEVELS` that a share has reached; None = none.
+
+    Args:
+        percent: The share, in whole percents.
+        levels: Where `LEVELS` begin, in whole percents that rise.
+    """
+    reached = [
+        level for level, begins_at in zip(LEVELS, levels, strict=True) if percent >= begins_at
+    ]
+    return reached[-1] if reached else None
+
+
 def plan_crossings(
     accounts: Iterable[AccountPlan], levels: Sequence[int], recipients: tuple[str, ...] = ()
 ) -> Iterator[Crossing]:
@@ -122,12 +135,10 @@ def plan_crossings(
     """
     for account in accounts:
         for limit in account.limits:
-            reached = [
-                pair for pair in zip(LEVELS, levels, strict=True) if limit.percent >= pair[1]
-            ]
-            if not reached:
+            level = level_reached(limit.percent, levels)
+            if level is None:
                 continue
-            level, begins_at = reached[-1]
+            begins_at = levels[LEVELS.index(level)]
             period = format_time(limit.resets_at)
             what = _WORDS.get(limit.name, limit.name)
             yield Crossing(

@@ -463,6 +463,27 @@ def check_settings(
             raise ConfigurationError(f"{table} setting".lstrip(), name, allowed, source)
 
 
+def read_settings(
+    given: Mapping[str, Any], settings: Mapping[str, Setting], path: str, title: str
+) -> dict[str, Any]:
+    """Return the values of one table of ``ultramon.toml``, the default for what it leaves out.
+
+    Args:
+        given: The table.
+        settings: Its settings, by name.
+        path: The file.
+        title: The name of the table.
+
+    Raises:
+        ConfigurationError: A setting is unknown or wrong; names it, the file and what is allowed.
+    """
+    check_settings(given, settings, path, f"[{title}]")
+    return {
+        name: one.kind.check(f"{title}.{name}", given[name], path) if name in given else one.default
+        for name, one in settings.items()
+    }
+
+
 def did_you_mean(name: str, known: Iterable[str], texts: Mapping[str, str] | None = None) -> str:
     """Return ``; did you mean …?`` for the known name most like one; empty when none is.
 
