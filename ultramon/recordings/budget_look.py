@@ -14,6 +14,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 from ultramon.errors import ConfigurationError, StateError
+from ultramon.hosts.transcripts.records import qualified_id
 from ultramon.notices.budgets import (
     Spent,
     budget_crossings,
@@ -347,13 +348,13 @@ class BudgetLook:
         whose = [self._agent_of(each) for each in (one, main) if each is not None]
         known = [each for each in whose if each is not None]
         names = [name for each in known for name in (each.agent_id, each.label)]
-        names += [_qualified_id(one.summary), one.summary.session_id]
+        names += [_id_of(one.summary), one.summary.session_id]
         run = known[0].run if known else None
         projects = {each.summary.project for each in (one, main) if each is not None}
         return any(scope.includes(project, run, names) for project in projects)
 
     def _agent_of(self, one: Summarized) -> _Agent | None:
-        own = self._agents.get(_qualified_id(one.summary))
+        own = self._agents.get(_id_of(one.summary))
         return own or self._by_path.get(one.path)
 
     def _amounts_of(
@@ -438,7 +439,5 @@ def _ended_at(one: _Transcript) -> float:
     return 0.0 if one.summarized is None else one.summarized.summary.ended_at or 0.0
 
 
-def _qualified_id(summary: TranscriptSummary) -> str:
-    if summary.agent_id is None:
-        return summary.session_id
-    return f"{summary.session_id}.{summary.agent_id}"
+def _id_of(summary: TranscriptSummary) -> str:
+    return qualified_id(summary.session_id, summary.agent_id)

@@ -279,7 +279,12 @@ class TranscriptIdentity(Record):
     @property
     def qualified_id(self) -> str:
         """``<session_id>`` or ``<session_id>.<agent_id>``; not checked to be an allowed id."""
-        return self.session_id if self.agent_id is None else f"{self.session_id}.{self.agent_id}"
+        return qualified_id(self.session_id, self.agent_id)
+
+
+def qualified_id(session_id: str, agent_id: str | None) -> str:
+    """Return the id of an agent: of a session itself its own, of a subagent both."""
+    return session_id if agent_id is None else f"{session_id}.{agent_id}"
 
 
 class SessionEnd(Record):
