@@ -7,10 +7,9 @@ nothing. Standard library only: status lines read it.
 from __future__ import annotations
 
 import os
-from time import localtime, strftime
 
 from ultramon.errors import StateCorruptError, StateError
-from ultramon.state.plan_limits import finite_number
+from ultramon.state.plan_limits import clock_words, finite_number
 from ultramon.state.usage_percent import whole_percent
 from ultramon.system import compact_json
 from ultramon.system.counts import short_tokens
@@ -34,7 +33,6 @@ _MAX_FILE_BYTES = 262_144
 # Dollars or tokens: what is divided and rounded stays a number.
 _MOST = 1e15
 _PERIOD_WORDS = {DAY: "today", WEEK: "this week", MONTH: "this month", NO_PERIOD: ""}
-_DAY_SECONDS = 86_400.0
 _SMALLEST_SHOWN_USD = 0.01
 
 
@@ -206,17 +204,11 @@ class BudgetReading:
 
         Args:
             now: Epoch seconds.
-            utc: Whether in UTC, with a Z; else in local time.
+            utc: As for `clock_words`.
         """
         if self.empties_at is None or self.is_used_up:
             return ""
-        form = "%H:%M" if self.empties_at - now < _DAY_SECONDS else "%a %d %b %H:%M"
-        if utc:
-            from time import gmtime
-
-            at = f"{strftime(form, gmtime(self.empties_at))}Z"
-        else:
-            at = strftime(form, localtime(self.empties_at))
+        at = clock_words(self.empties_at, now, "%a %d %b %H:%M", utc=utc)
         return f"at this pace empty {'at' if self.is_whole else 'by'} {at}"
 
     def words(self, now: float, *, utc: bool = False) -> str:

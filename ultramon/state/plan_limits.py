@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 from math import isfinite
-from time import localtime, strftime
+from time import gmtime, localtime, strftime
 from zlib import crc32
 
 from ultramon.errors import StateCorruptError, StateError
@@ -287,10 +287,22 @@ def brief_words(account: AccountPlan, now: float) -> list[str]:
     """
     words = []
     for one in account.limits:
-        form = "%H:%M" if one.resets_at - now < DAY_SECONDS else "%a"
-        reset = strftime(form, localtime(one.resets_at))
+        reset = clock_words(one.resets_at, now, "%a")
         words.append(f"{brief_name(one.name)} {one.percent}% →{reset}")
     return words
+
+
+def clock_words(at: float, now: float, far: str, *, utc: bool = False) -> str:
+    """Return a time ahead: ``16:40`` within a day.
+
+    Args:
+        at: Epoch seconds.
+        now: Epoch seconds.
+        far: The format of a later one, as of `strftime`.
+        utc: Whether in UTC, with a Z, for readers that may be elsewhere; else in local time.
+    """
+    form = "%H:%M" if at - now < DAY_SECONDS else far
+    return f"{strftime(form, gmtime(at))}Z" if utc else strftime(form, localtime(at))
 
 
 def brief_name(limit_name: str) -> str:

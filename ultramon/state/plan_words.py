@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from time import gmtime, localtime, strftime
 from typing import TYPE_CHECKING, Any
 
-from ultramon.state.plan_limits import DAY_SECONDS, brief_name
+from ultramon.state.plan_limits import brief_name, clock_words
 from ultramon.system.wording import age, field
 
 if TYPE_CHECKING:
@@ -20,12 +19,9 @@ def reset_words(limit: PlanLimit, now: float, *, utc: bool = False) -> str:
     Args:
         limit: The limit.
         now: Epoch seconds.
-        utc: Whether in UTC, with a Z, for readers that may be elsewhere; else in local time.
+        utc: As for `clock_words`.
     """
-    form = "%H:%M" if limit.resets_at - now < DAY_SECONDS else "%a %H:%M"
-    if utc:
-        return f"{strftime(form, gmtime(limit.resets_at))}Z"
-    return strftime(form, localtime(limit.resets_at))
+    return clock_words(limit.resets_at, now, "%a %H:%M", utc=utc)
 
 
 def limit_words(limit: PlanLimit, now: float, *, utc: bool = False) -> str:
