@@ -78,13 +78,13 @@ _SHELL = re.compile(
 )
 # These run their first operand too; the options with which they take a program differ.
 _INTERPRETER = re.compile(
-    r"(?:[a-z-]*awk|bun|deno|env|expect|julia|lua|luajit|node|nodejs|osascript|perl|php|Rscript"
-    r"|ruby|sed|tclsh|wish)[0-9.]*"
+    r"(?:[a-z-]*awk|env|expect|julia|lua|luajit|node|nodejs|osascript|perl|php|Rscript|ruby|tclsh"
+    r"|wish)[0-9.]*"
 )
 # These run, or hand to a shell, whatever follows.
 _RUNS_ALL = {
-    "cmd", "eval", "make", "mosh", "mysql", "parallel", "powershell", "psql", "pwsh", "rsh",
-    "screen", "sqlite3", "ssh", "su", "tmux", "watch", "xargs",
+    "bun", "cmd", "deno", "eval", "make", "mosh", "mysql", "npx", "parallel", "pipx", "powershell",
+    "psql", "pwsh", "rsh", "screen", "sed", "sqlite3", "ssh", "su", "tmux", "uvx", "watch", "xargs",
 }  # fmt: skip
 _TEXT_OPTION = re.compile(
     r"-[A-Za-z]{0,2}c[A-Za-z]{0,2}|--?(?:command|eval|exec|execute|split-string)"
