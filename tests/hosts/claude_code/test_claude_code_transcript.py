@@ -73,7 +73,7 @@ def test_tool_results_name_their_tool():
 def test_injected_text_is_read_as_the_model_saw_it():
     """An attachment counts with the wrapper the client put around it."""
     contents = of(Content, recorded("transcript_r3_main.jsonl"))
-    assert contents[0].source == "attachment:hook_additional_context"
+    assert contents[0].source == "hooks"
     assert contents[0].text == (
         "<system-reminder>\nSessionStart hook additional context: "
         "ULTRAMON-INJECT SessionStart agent=main\n</system-reminder>"
@@ -415,3 +415,55 @@ def test_the_identity_names_the_directory_in_which_the_agent_began():
     lines = [line(prompt("hi", cwd="/home/dev/a")), line(prompt("ho", cwd="/home/dev/b"))]
     assert identify(lines).project == "/home/dev/a"
     assert identify([line(prompt("hi"))]).project is None
+
+
+def attached(kind, rendered=None, **fields):
+    """A line about what the client added to the conversation."""
+    shown = {} if rendered is None else {"rendered": [{"content": rendered}]}
+    own = {"type": "attachment", "sessionId": "s", "isSidechain": False}
+    return own | {"attachment": {"type": kind} | fields} | shown
+
+
+def test_what_the_client_adds_has_the_source_that_it_came_from():
+    """Files of instructions and servers by name; the words around them are not lost."""
+    files = [
+        {"path": "/a/CLAUDE.md", "content": "Be brief."},
+        {"path": "/b.md", "content": "Test."},
+    ]
+    shown = "<system-reminder>\nObey.\nBe brief.\nTest.\n</system-reminder>"
+    launcher = "exec /home/dev/state/claude-code.ultramon-hook"
+    said = json.dumps({"hookSpecificOutput": {"additionalContext": "Tests are red."}})
+    contents = of(
+        Content,
+        read(
+            attached("instructions", shown, files=files),
+            attached("mcp_instructions_delta", "## shop\nAsk.", addedNames=["my shop"],
+                     addedBlocks=["## shop\nAsk."]),
+            attached("skill_listing", content="- deploy"),
+            attached("agent_listing_delta", "- reviewer"),
+            attached("hook_success", command=launcher, stdout=said),
+            attached("hook_additional_context", content=["Tests are red."]),
+            attached("hook_additional_context", content=["Context window: 9 of 10 tokens."]),
+            attached("hook_additional_context", content=["Lint is red."]),
+        ),
+    )  # fmt: skip
+    assert [one.source for one in contents] == [
+        "memory:/a/CLAUDE.md", "memory:/b.md", "mcp:my_shop", "skills", "agents", "ultramon",
+        "ultramon", "hooks",
+    ]  # fmt: skip
+    together = "".join(one.text for one in contents[:2])
+    assert "Obey." in together
+    assert together.count("Be brief.") == together.count("Test.") == 1
+
+
+def test_what_requests_hold_beside_their_messages_is_one_record():
+    """Tools of a server are the server's."""
+    tools = [{"name": "Bash"}, {"name": "mcp__shop__get_stock"}, {"name": "mcp__a_b__c__d"}, "no"]
+    shape = {"system": [{"type": "text", "text": "You help."}], "tools": tools}
+    (standing,) = read({"type": "api-request-shape", "sessionId": "s", "shape": shape})
+    assert [source for source, _ in standing.parts] == [
+        "system", "tools", "mcp:shop", "mcp:a_b", "tools",
+    ]  # fmt: skip
+    assert standing.is_whole
+    for wrong in (None, {}, {"tools": 3, "system": 4}):
+        assert read({"type": "api-request-shape", "sessionId": "s", "shape": wrong}) == []

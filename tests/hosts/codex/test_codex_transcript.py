@@ -19,6 +19,7 @@ from ultramon.hosts.transcripts.records import (
     Record,
     Report,
     Returned,
+    Standing,
     Window,
 )
 
@@ -84,15 +85,17 @@ def test_a_recorded_rollout_gives_each_response_once():
 def test_recorded_tool_results_name_their_tool():
     """The name stands in the call, and the call is counted by the report that follows it."""
     with ROLLOUT.open("rb") as file:
-        contents = of(Content, read_transcript(file))
+        records = list(read_transcript(file))
+    (standing,) = of(Standing, records)
+    assert ([source for source, _ in standing.parts], standing.is_whole) == (["system"], False)
+    contents = of(Content, records)
     assert [(c.source, c.counted) for c in contents] == [
-        ("instructions", False),
         ("assistant", True),
         ("tool:exec_command", False),
         ("assistant", True),
         ("tool:exec_command", False),
     ]
-    assert contents[2].text.endswith("Output:\none\n")
+    assert contents[1].text.endswith("Output:\none\n")
 
 
 def test_without_usage_records_the_token_counts_report():
@@ -312,3 +315,35 @@ def test_the_identity_names_the_directory_in_which_the_thread_began():
     """It is in the first line of the rollout."""
     with ROLLOUT.open("rb") as file:
         assert identify(file).project == "/home/dev/project"
+
+
+def message(role, *texts):
+    """A message as the client writes what it adds to a conversation."""
+    content = [{"type": "input_text", "text": text} for text in texts]
+    return line("response_item", {"type": "message", "role": role, "content": content})
+
+
+def test_what_the_client_adds_has_the_source_that_it_came_from():
+    """The user's file of instructions comes before the project's, in one text."""
+    heading = "# AGENTS.md instructions for /srv/shop\n\n<INSTRUCTIONS>\n"
+    files = f"{heading}Be brief.\n\n--- project-doc ---\n\nRun the tests.\n</INSTRUCTIONS>"
+    records = read(
+        message("developer", "<skills_instructions>\n- deploy", "<permissions instructions>\nAll."),
+        message("user", files, "<environment_context>\n</environment_context>"),
+        message("user", f"{heading}Run the tests.\n</INSTRUCTIONS>"),
+        message("developer", "Context window: 180,000 of 258,400 tokens (70 %)."),
+        message("user", "Fix the bug."),
+    )
+    contents = of(Content, records)
+    assert [(one.source, one.by_host) for one in contents] == [
+        ("skills", False),
+        ("developer", False),
+        ("memory:~/.codex/AGENTS.md", False),
+        ("memory:/srv/shop/AGENTS.md", False),
+        ("user", True),
+        ("memory:/srv/shop/AGENTS.md", False),
+        ("ultramon", False),
+        ("user", False),
+    ]
+    assert "Be brief." in contents[2].text
+    assert contents[3].text.strip().startswith("Run the tests.")

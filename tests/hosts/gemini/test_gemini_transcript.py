@@ -72,7 +72,7 @@ def test_a_recorded_session_gives_each_reply_once():
     ]  # fmt: skip
     assert {one.model for one in of(Report, records)} == {"gemini-2.5-pro"}
     sources = {one.source for one in of(Content, records)}
-    assert sources == {"instructions", "user", "tool:run_shell_command"}
+    assert sources == {"instructions", "hooks", "user", "tool:run_shell_command"}
     assert of(Broken, records) == of(Boundary, records) == []
 
 

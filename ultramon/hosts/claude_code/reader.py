@@ -14,6 +14,7 @@ from ultramon.hosts.claude_code.message_usage import (
     tokens_by_kind,
 )
 from ultramon.hosts.transcripts.jsonl import (
+    TEXT_KEYS,
     Recent,
     TranscriptReader,
     has_line,
@@ -47,10 +48,8 @@ if TYPE_CHECKING:
     from ultramon.hosts.transcripts.jsonl import JsonObject
 
 _MESSAGE_TYPES = ("assistant", "user", "attachment", "system")
-_MESSAGE_TYPE_BYTES = tuple(name.encode() for name in _MESSAGE_TYPES)
-# Where texts are in content blocks and attachments. Images lie under other keys, as base64 that
-# would be taken for hundreds of thousands of tokens.
-_TEXT_KEYS = ("text", "content", "file", "prompt")
+_SHAPE = "api-request-shape"
+_READ_TYPE_BYTES = tuple(name.encode() for name in (*_MESSAGE_TYPES, _SHAPE))
 _FILE_KEYS = ("file_path", "notebook_path")
 _INTERRUPTION = "[Request interrupted by user"
 _NO_PARENT = "none"
@@ -148,7 +147,7 @@ def returned_by_tool(response: object) -> tuple[str, bool] | None:
 
 
 def is_ignorable(line: bytes) -> bool:
-    """Tell that a complete line names, as its first key, a type that carries no message.
+    """Tell that a complete line names, as its first key, a type that `LineReader` does not read.
 
     Only the first key is looked at, with any white space JSON allows: searching the line for a
     spelling of the key would overlook the same JSON written with other spaces.
@@ -159,7 +158,7 @@ def is_ignorable(line: bytes) -> bool:
         and parts[1] == b"type"
         and parts[0].strip() == b"{"
         and parts[2].strip() == b":"
-        and parts[3] not in _MESSAGE_TYPE_BYTES
+        and parts[3] not in _READ_TYPE_BYTES
         and b"\\" not in parts[3]
         and line.rstrip().endswith(b"}")
     )
@@ -190,7 +189,10 @@ class LineReader(TranscriptReader):
         self._has_stepped_back = False
         self._session_id: str | None = None
         self._others = Recent()
+        self._own_texts = Recent()
+        """Of ultramon's hooks."""
         if memory is not None:
+            self._own_texts = Recent(memory["ownTexts"])
             self._session_id, self._others = memory["sessionId"], Recent(memory["others"])
             self._seen, self._prompts = Recent(memory["seen"]), Recent(memory["prompts"])
             self._replies = memory["replies"]
@@ -220,11 +222,16 @@ class LineReader(TranscriptReader):
             "hasSteppedBack": self._has_stepped_back,
             "sessionId": self._session_id,
             "others": self._others.to_json(),
+            "ownTexts": self._own_texts.to_json(),
         }
 
     def read(self, entry: JsonObject) -> Iterable[Record]:
         """Return the facts of one line; raise ValueError when it makes no sense."""
         kind = entry.get("type")
+        if kind == _SHAPE:
+            from ultramon.hosts.claude_code.attachments import read_shape
+
+            return read_shape(entry)
         if kind not in _MESSAGE_TYPES or not self.owns(entry) or self._is_of_another(entry):
             return ()
         at = parse_time(entry.get("timestamp"))
@@ -233,7 +240,9 @@ class LineReader(TranscriptReader):
         if kind == "user":
             return self._read_input(entry, at)
         if kind == "attachment":
-            return _read_attachment(entry, at)
+            from ultramon.hosts.claude_code.attachments import read_attachment
+
+            return read_attachment(entry, at, self._own_texts)
         return self._read_system(entry, at)
 
     def owns(self, entry: JsonObject) -> bool:
@@ -387,7 +396,7 @@ class LineReader(TranscriptReader):
         records.extend(Returned(*one, at) for one in results)
         is_meta = entry.get("isMeta") is True
         for block in content if isinstance(content, list) else [content]:
-            text = text_of(block, _TEXT_KEYS)
+            text = text_of(block, TEXT_KEYS)
             if not text:
                 continue
             if isinstance(block, dict) and block.get("type") == "tool_result":
@@ -433,18 +442,6 @@ def _message(entry: JsonObject) -> JsonObject:
     return message
 
 
-def _read_attachment(entry: JsonObject, at: float | None) -> Iterable[Record]:
-    attachment = entry.get("attachment")
-    if not isinstance(attachment, dict):
-        raise ValueError("its attachment is not an object")
-    # What the model was shown, where the host says it; else what it was made from.
-    text = text_of(entry.get("rendered"), _TEXT_KEYS) or text_of(attachment, _TEXT_KEYS)
-    if not text:
-        return ()
-    kind = text_or_none(attachment.get("type")) or "unknown"
-    return (Content(text, f"attachment:{kind}", at),)
-
-
 def _file_of(arguments: object) -> str | None:
     if not isinstance(arguments, dict):
         return None
@@ -453,7 +450,7 @@ def _file_of(arguments: object) -> str | None:
 
 def _reply_text(block: object) -> str:
     if not isinstance(block, dict):
-        return text_of(block, _TEXT_KEYS)
+        return text_of(block, TEXT_KEYS)
     if block.get("type") == "tool_use":
         return text_of([block.get("name"), block.get("input")], None)
     return text_of(block, ("thinking", "text"))

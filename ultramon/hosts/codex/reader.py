@@ -16,7 +16,11 @@ from ultramon.hosts.transcripts.jsonl import (
     text_or_none,
     token_count,
 )
+from ultramon.hosts.transcripts.prompts import is_host_text, split_prompt
 from ultramon.hosts.transcripts.records import (
+    MEMORY,
+    SKILLS,
+    SYSTEM,
     Billed,
     Boundary,
     Content,
@@ -26,6 +30,7 @@ from ultramon.hosts.transcripts.records import (
     Report,
     Returned,
     Rewind,
+    Standing,
     TranscriptIdentity,
     Window,
 )
@@ -39,6 +44,10 @@ if TYPE_CHECKING:
     from ultramon.hosts.transcripts.jsonl import JsonObject
 
 _TEXT_KEYS = ("text", "content")
+_SKILLS_TAG = "<skills_instructions>"
+_MEMORY_FILE = "AGENTS.md"
+_MEMORY_HEADING = f"# {_MEMORY_FILE} instructions for "
+_PROJECT_MARK = "\n--- project-doc ---\n"
 
 
 def read_transcript(lines: Iterable[bytes]) -> Iterator[Record]:
@@ -230,15 +239,20 @@ class LineReader(TranscriptReader):
             # A forked thread repeats its parent's lines, session_meta among them, after its own.
             self._is_begun = _identity(payload) is not None
             self._model = _instructed_model(payload.get("base_instructions"))
-            return _content(payload.get("base_instructions"), "instructions", at)
+            text = text_of(payload.get("base_instructions"), _TEXT_KEYS)
+            # Definitions of tools are not written down.
+            return (Standing(((SYSTEM, text),), False, at),) if text else ()
         return ()
 
     def _read_item(self, item: JsonObject, at: float | None) -> Iterable[Record]:
         kind = item.get("type")
         if kind == "message":
-            role = item.get("role")
-            source = role if role in ("assistant", "developer") else "user"
-            return _content(item.get("content"), source, at, counted=role == "assistant")
+            role, content = item.get("role"), item.get("content")
+            if role == "assistant":
+                return _content(content, role, at, counted=True)
+            blocks = content if isinstance(content, list) else [content]
+            usual = "developer" if role == "developer" else "user"
+            return [one for block in blocks for one in _read_input(block, usual, at)]
         if kind in ("function_call", "custom_tool_call"):
             name = text_or_none(item.get("name")) or "unknown"
             self._tools.add(item.get("call_id"), name)
@@ -347,6 +361,28 @@ def _summary_request(report: Report) -> Billed:
         report.output_tokens,
     )  # fmt: skip
     return Billed(report.model, billed, report.at, is_summary=True)
+
+
+def _read_input(block: object, usual: str, at: float | None) -> Iterable[Content]:
+    """Return what one text of a message without a reply brought."""
+    text = text_of(block, _TEXT_KEYS)
+    if text.startswith(_SKILLS_TAG):
+        return _content(text, SKILLS, at)
+    folder, mark, files = text.removeprefix(_MEMORY_HEADING).partition("\n")
+    if not mark or not text.startswith(_MEMORY_HEADING):
+        by_host = is_host_text(text)
+        return [
+            Content(said, source, at, by_host=by_host) for said, source in split_prompt(text, usual)
+        ]
+    # The user's own file comes first, where there is one.
+    own, mark, project = files.partition(_PROJECT_MARK)
+    if not mark:
+        return _content(text, f"{MEMORY}{folder}/{_MEMORY_FILE}", at)
+    heading = f"{_MEMORY_HEADING}{folder}\n"
+    return [
+        *_content(f"{heading}{own}{mark}", f"{MEMORY}~/.codex/{_MEMORY_FILE}", at),
+        *_content(project, f"{MEMORY}{folder}/{_MEMORY_FILE}", at),
+    ]
 
 
 def _content(

@@ -12,6 +12,7 @@ from ultramon.hosts.calls.payload import text_in
 from ultramon.hosts.calls.session_environment import calling_process
 from ultramon.hosts.gemini import last_reading, reader
 from ultramon.hosts.port import Dialect
+from ultramon.hosts.transcripts.prompts import without_hook_texts
 from ultramon.state.record import ANSWER, PERMISSION
 
 TYPE_CHECKING = False
@@ -54,7 +55,7 @@ class GeminiDialect(Dialect):
                 event.may_cut_turn = True
                 event.error = _last_error(event.transcript_path, environ)
         elif event.kind == port.PROMPT:
-            event.prompt = reader.without_hook_texts(text_in(payload, "prompt"))
+            event.prompt = without_hook_texts(text_in(payload, "prompt"))
             if reader.is_nudge(event.prompt):
                 event.kind = ""
         elif event.name == "Notification":

@@ -17,6 +17,7 @@ from ultramon.hosts.transcripts.jsonl import (
     text_or_none,
     token_count,
 )
+from ultramon.hosts.transcripts.prompts import split_prompt
 from ultramon.hosts.transcripts.records import (
     Boundary,
     Content,
@@ -37,7 +38,6 @@ if TYPE_CHECKING:
 
 SUMMARY_TAG = "<state_snapshot>"
 """What the host's summaries begin with."""
-_HOOK_TAG, _HOOK_END = "<hook_context>", "</hook_context>"
 _FOLDERS = "**Workspace Directories:**\n  - "
 _SUBAGENT = "subagent"
 _MESSAGES = ("user", "gemini", "info", "error")
@@ -172,16 +172,6 @@ def result_of(entry: JsonObject) -> str | None:
     return result if isinstance(result, str) else None
 
 
-def without_hook_texts(text: str) -> str:
-    """Return a prompt without what hooks have put in front of it."""
-    while text.startswith(_HOOK_TAG):
-        _, found, rest = text.partition(_HOOK_END)
-        if not found:
-            break
-        text = rest.lstrip("\n")
-    return text
-
-
 class LineReader(TranscriptReader):
     """What must be remembered from line to line of one session file.
 
@@ -263,11 +253,12 @@ def _content(message: JsonObject, source: str) -> Iterator[Content]:
         result = part.get("functionResponse") if isinstance(part, dict) else None
         if isinstance(result, dict):
             name = text_or_none(result.get("name")) or "unknown"
-            text, kind = text_of(result.get("response"), None), f"tool:{name}"
+            texts = iter([(text_of(result.get("response"), None), f"tool:{name}")])
         else:
-            text, kind = text_of(part, ("text",)), source
-        if text:
-            yield Content(text, kind, at)
+            texts = split_prompt(text_of(part, ("text",)), source)
+        for text, kind in texts:
+            if text:
+                yield Content(text, kind, at)
 
 
 def _text(message: JsonObject) -> str:

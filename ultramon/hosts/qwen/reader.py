@@ -18,6 +18,7 @@ from ultramon.hosts.transcripts.jsonl import (
     text_or_none,
     token_count,
 )
+from ultramon.hosts.transcripts.prompts import split_prompt
 from ultramon.hosts.transcripts.records import (
     Boundary,
     Content,
@@ -186,14 +187,15 @@ class LineReader(TranscriptReader):
             result = part.get("functionResponse") if isinstance(part, dict) else None
             if isinstance(result, dict):
                 text = text_of(result.get("response"), _RESULT_KEYS)
-                source = f"tool:{text_or_none(result.get('name')) or 'unknown'}"
-                file = self._files.get(result.get("id"))
-            else:
-                text, source, file = text_of(part, _TEXT_KEYS), "user", None
-                for name, has_text in returned_by_news(text):
-                    yield Returned(name, has_text, at)
-            if text:
-                yield Content(text, source, at, file=file)
+                if text:
+                    source = f"tool:{text_or_none(result.get('name')) or 'unknown'}"
+                    yield Content(text, source, at, file=self._files.get(result.get("id")))
+                continue
+            text = text_of(part, _TEXT_KEYS)
+            for name, has_text in returned_by_news(text):
+                yield Returned(name, has_text, at)
+            for said, source in split_prompt(text, "user"):
+                yield Content(said, source, at)
 
 
 def parts_of(entry: JsonObject) -> list[Any]:

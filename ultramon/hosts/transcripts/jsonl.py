@@ -29,6 +29,9 @@ if TYPE_CHECKING:
     JsonObject = Mapping[str, object]
     """One of a transcript or a payload: of what kind its members are is to be asked."""
 
+# Where texts are in content blocks and attachments. Images lie under other keys, as base64 that
+# would be taken for hundreds of thousands of tokens.
+TEXT_KEYS = ("text", "content", "file", "prompt")
 MAX_LINE_BYTES = 64 * 1024 * 1024
 _MAX_TOKENS = 1_000_000_000
 _MAX_REMEMBERED = 4096

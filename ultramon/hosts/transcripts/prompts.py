@@ -5,8 +5,16 @@ Standard library only, because hooks import it.
 
 from __future__ import annotations
 
+from ultramon.hosts.transcripts.records import HOOKS, ULTRAMON
 from ultramon.state.prompt_text import CONTINUED_WORDS, GOAL_HEADING, RULES_HEADING, SUCCESSOR_WORDS
 
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+_HOOK_TAG, _HOOK_END = "<hook_context>", "</hook_context>"
+# Beginnings of what ultramon's hooks say.
+_OWN = ("Context window", "[ultramon]", "The user runs this job as a relay", RULES_HEADING)
 _SKILL = "skill"
 """Codex adds one so."""
 
@@ -35,3 +43,30 @@ def goal_in(text: str) -> str:
     ends = [text.find(words) for words in (RULES_HEADING, CONTINUED_WORDS, SUCCESSOR_WORDS)]
     end = min((at for at in ends if at >= 0), default=len(text))
     return text[len(GOAL_HEADING) : end].strip()
+
+
+def is_ultramons(text: str) -> bool:
+    """Return whether a text for a conversation is one that ultramon's hooks write."""
+    return text.startswith(_OWN)
+
+
+def split_prompt(text: str, usual: str) -> Iterator[tuple[str, str]]:
+    """Yield the texts in a message that hooks may add to, each with its source.
+
+    Args:
+        text: Of the message, or of a part of it.
+        usual: The source of what is no hook's.
+    """
+    while text.startswith(_HOOK_TAG):
+        said, found, rest = text.removeprefix(_HOOK_TAG).partition(_HOOK_END)
+        if not found:
+            break
+        yield said, ULTRAMON if is_ultramons(said.lstrip()) else HOOKS
+        text = rest.lstrip("\n")
+    if text:
+        yield text, ULTRAMON if is_ultramons(text) else usual
+
+
+def without_hook_texts(text: str) -> str:
+    """Return a prompt without what hooks have put in front of it."""
+    return "".join(said for said, source in split_prompt(text, "user") if source == "user")

@@ -20,6 +20,17 @@ else:
 OVERFLOW = "Prompt is too long"
 """Error of a request that was larger than the window, whatever words the host has for it."""
 
+SYSTEM, TOOLS, SKILLS, AGENTS, ULTRAMON, HOOKS = (
+    "system", "tools", "skills", "agents", "ultramon", "hooks",
+)  # fmt: skip
+"""Sources of what a window holds before the first word, or beside the conversation: the system
+prompt, definitions of built-in tools, lists of skills and of agents, texts of ultramon's hooks and
+of others."""
+MCP, MEMORY = "mcp:", "memory:"
+"""Beginnings of such sources: what an MCP server brings, by its name; a file of instructions, by
+its path."""
+STANDING_SOURCES = (SYSTEM, TOOLS, SKILLS, AGENTS, ULTRAMON, HOOKS, MCP, MEMORY)
+
 
 @dataclass_transform()
 class Record:
@@ -59,7 +70,7 @@ class Content(Record):
     Attributes:
         text: The text, never empty; may hold lone surrogates, as JSON allows.
         source: ``user``, ``assistant``, ``summary``, ``developer``, ``instructions``,
-            ``tool:<name>`` or ``attachment:<type>``.
+            ``tool:<name>``, ``attachment:<type>``, or one of `STANDING_SOURCES`.
         at: Seconds since 1970 (UTC), or None when the line has no readable time.
         counted: True when the numbers of a Report or Boundary beside it include this text, so
             that estimating it as well would count it twice.
@@ -73,6 +84,20 @@ class Content(Record):
     counted: bool = False
     file: str | None = None
     by_host: bool = False
+
+
+class Standing(Record):
+    """What every request holds beside its messages; takes the place of what an earlier one said.
+
+    Attributes:
+        parts: Texts, each with its source, one of `STANDING_SOURCES`.
+        is_whole: Whether there is no more of it, as with Codex, whose tools are not written down.
+        at: Seconds since 1970 (UTC), or None when the line has no readable time.
+    """
+
+    parts: Sequence[tuple[str, str]]
+    is_whole: bool
+    at: float | None
 
 
 class Report(Record):
