@@ -43,7 +43,7 @@ def test_the_screen_tells_the_story_of_a_session():
     assert "critical 75%" in text
     events = [line.split()[1:3] for line in text.splitlines() if line.startswith("20:28:5")]
     assert events == [["compaction", "2,760"], ["critical", "196,014"], ["compaction", "2,761"]]
-    assert "not in the recording (system prompt, tools)" in text
+    assert "not recorded" in text
     assert "▼" not in run("replay", COMPACTED, "--no-plot").stdout
 
 

@@ -76,6 +76,31 @@ def boundary():
     return {"type": "system", "subtype": "compact_boundary"}
 
 
+def held_beside(project, at, servers=("github",)):
+    """What a session's first request held beside its messages, as Claude Code writes it."""
+    memory = {
+        "/home/dev/.claude/CLAUDE.md": "Answer briefly, and say which file you mean. " * 60,
+        f"{project}/CLAUDE.md": "Run the tests before you say that a task is done. " * 90,
+    }
+    tools = [
+        {"name": name, "description": "What it does, and when to use it. " * 40}
+        for name in ("Bash", "Edit", "Read", "Write")
+    ]
+    tools += [
+        {"name": f"mcp__{server}__{verb}_{noun}", "description": "One call of its API. " * 30}
+        for server in servers
+        for verb in ("get", "list", "create", "update")
+        for noun in ("issue", "pull_request", "review")
+    ]
+    files = [{"path": path, "content": text} for path, text in memory.items()]
+    shape = {"system": [{"type": "text", "text": "You help with code. " * 450}], "tools": tools}
+    instructions = {"type": "instructions", "files": files}
+    return [
+        {"type": "attachment", "timestamp": at, "attachment": instructions},
+        {"type": "api-request-shape", "timestamp": at, "shape": shape},
+    ]
+
+
 def example_machine(root):
     """What docs/report.md shows: seven sessions in three projects, some of them in trouble."""
     machine = Machine(root)
@@ -92,7 +117,8 @@ def example_machine(root):
     ):
         session = f"{0x3F2A91C4 * (number + 1) % 2**32:08x}-77aa-4c3e-9d10-5be0c1d2e3f4"
         files = ("src/orders.py", "src/api/routes.py", "tests/test_orders.py", "README.md")
-        entries = [prompt("Look into it.", timestamp=at)]
+        entries = [prompt("Look into it.", timestamp=at), *held_beside(project, at)]
+        entries.append(used("m", 9_800, at=at))
         for name in range(len(files)):
             path, chars = f"{project}/{files[name]}", peak * 5 // (2 + 2 * name)
             entries += read_file(path, f"t{name}", chars, at)
@@ -100,6 +126,10 @@ def example_machine(root):
         log = [{"type": "tool_result", "tool_use_id": "b", "content": "ok " * (peak // 9)}]
         bash = reply("m0", {"input_tokens": peak // 2}, [call], timestamp=at)
         entries += [bash, prompt(log)]
+        if number in (1, 3):
+            asked = {"type": "tool_use", "id": "g", "name": "mcp__github__get_issue", "input": {}}
+            issue = [{"type": "tool_result", "tool_use_id": "g", "content": "open " * 90}]
+            entries += [reply("mg", {"input_tokens": peak}, [asked], timestamp=at), prompt(issue)]
         entries.append(used("m1", peak, output=900, at=at))
         if number in (0, 2):
             entries += [boundary(), used("m2", 34_000, at=at)]
@@ -108,7 +138,10 @@ def example_machine(root):
             entries.append(returned(name, [] if is_lost else "Found it."))
             tokens = 196_300 if is_lost else 48_000 + 9_000 * agent
             task = used("s1", tokens, text="" if is_lost else "Found it.", at=at)
-            machine.write(session, prompt("A part of it."), task, agent=name, project=project)
+            machine.write(
+                session, prompt("A part of it."), *held_beside(project, at),
+                used("s0", 9_700, at=at), task, agent=name, project=project,
+            )  # fmt: skip
         machine.write(session, *entries, project=project)
     return machine
 

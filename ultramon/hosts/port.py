@@ -438,6 +438,15 @@ class Setup:
         """
         return ()
 
+    def memory_files(self, environ: Mapping[str, str], project: str | None) -> Iterator[str]:
+        """Yield the files of instructions that the host would load in a project now.
+
+        Args:
+            environ: Variables that move the host's directory.
+            project: Its folder; None = unknown.
+        """
+        return iter(())
+
     def resume_words(self, session_id: str) -> tuple[str, ...]:
         """Return the command that resumes a session, word for word; empty = there is none."""
         return ()

@@ -29,6 +29,10 @@ def anonymous(found: Survey) -> Survey:
     return found.model_copy(
         update={
             "by_source": _numbered(found.by_source, _hidden_source),
+            "by_standing": tuple(
+                one.model_copy(update={"source": one.source and _hidden_part(one.source, number)})
+                for number, one in enumerate(found.by_standing, 1)
+            ),
             "by_file": _numbered(found.by_file, _hidden_file),
             "by_project": tuple(
                 one.model_copy(update={"name": one.name and projects[one.name], "path": None})
@@ -98,6 +102,12 @@ def _hidden_source(name: str, number: int) -> str | None:
     if tool.isascii() and tool.replace("_", "").isalnum() and "__" not in tool:
         return None
     return f"{kind}:other {number}" if tool else None
+
+
+def _hidden_part(source: str, number: int) -> str:
+    """Hide servers and files, which carry the names that their users chose."""
+    kind, mark, _ = source.partition(":")
+    return f"{kind}:other {number}" if mark else source
 
 
 def _hidden_file(path: str, number: int) -> str:

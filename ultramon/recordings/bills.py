@@ -84,6 +84,7 @@ class Bill:
 
     Attributes:
         cost: Of all their requests.
+        asked: Of these, without the replies.
         again: Of what was surely read again behind compactions and restarts.
         maybe: Of what may have been read again beside it.
         usage: The tokens of all requests.
@@ -94,18 +95,19 @@ class Bill:
     """
 
     __slots__ = (
-        "again", "compactions", "cost", "maybe", "plan_hits", "restarts", "unpriced_sessions",
-        "usage",
+        "again", "asked", "compactions", "cost", "maybe", "plan_hits", "restarts",
+        "unpriced_sessions", "usage",
     )  # fmt: skip
 
     def __init__(self) -> None:
-        self.cost, self.again, self.maybe = Cost(), Cost(), Cost()
+        self.cost, self.asked, self.again, self.maybe = Cost(), Cost(), Cost(), Cost()
         self.usage = TokenUsage()
         self.compactions = self.restarts = self.plan_hits = self.unpriced_sessions = 0
 
     def merge(self, other: Bill) -> None:
         """Add what others cost."""
         self.cost.merge(other.cost)
+        self.asked.merge(other.asked)
         self.again.merge(other.again)
         self.maybe.merge(other.maybe)
         self.usage = self.usage.plus(other.usage)
@@ -188,13 +190,19 @@ class Biller:
             return
         if not any(part.usage):
             return
-        price = None
+        price = asked = None
         if self._prices is not None:
-            price = price_of(self._prices, part, model, self._time_of(part.day))
+            at = self._time_of(part.day)
+            price = asked = price_of(self._prices, part, model, at)
+            if part.kind == SPENT and price is not None:
+                question = part.usage._replace(output_tokens=0)
+                asked_only = part._replace(usage=question, is_stated=False)
+                asked = price_of(self._prices, asked_only, model, at)
         for bill in bills:
             if part.kind == SPENT:
                 bill.usage = bill.usage.plus(part.usage)
                 bill.cost.add(price)
+                bill.asked.add(asked)
             elif part.kind == READ_AGAIN:
                 bill.again.add(price)
             elif part.kind == MAYBE_READ_AGAIN:

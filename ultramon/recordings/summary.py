@@ -22,11 +22,13 @@ from ultramon.hosts.transcripts.records import (
     Report,
     Returned,
     Rewind,
+    Standing,
     Window,
 )
 from ultramon.recordings.reply_keys import COMPACTION, MAX_KEYS, reply_key
 from ultramon.recordings.series import Series
 from ultramon.recordings.spending import SpendingSums, quarter_of
+from ultramon.recordings.standing import StandingSums, is_standing
 from ultramon.recordings.usage import (
     MAYBE_READ_AGAIN,
     PLAN_HIT,
@@ -79,6 +81,8 @@ class TranscriptSummary:
         has_ended_in_overflow: Whether nothing came after such a refusal.
         tokens_by_source: Tokens that entered the windows, estimated, by what brought them.
         tokens_by_file: Of these, what calls that name a file brought, by path.
+        standing: What its requests held beside the conversation: JSON of
+            `ultramon.recordings.standing.StandingPart` by source.
         returns: Whether subagents came back with a text, by the host's name for them; under the
             empty name whether this agent's last turn ended with one.
         keys: Of the replies and compactions, the first of them; see
@@ -115,6 +119,7 @@ class TranscriptSummary:
     has_ended_in_overflow: bool = False
     tokens_by_source: dict[str, float] = field(default_factory=dict)
     tokens_by_file: dict[str, float] = field(default_factory=dict)
+    standing: dict[str, list[Any]] = field(default_factory=dict)
     returns: dict[str, bool] = field(default_factory=dict)
     keys: list[str] = field(default_factory=list)
     copied: int = 0
@@ -198,7 +203,13 @@ class Summarizer:
         self._reads_again: str | None = None
         """Why the next request reads again what was read before: a kind of event."""
         self._is_summary_billed = False
+        self._standing = StandingSums(
+            summary.standing, None if memory is None else memory["standing"]
+        )
+        self._user_tokens = 0.0
+        """Estimated, of the present window."""
         if memory is not None:
+            self._user_tokens = memory["userTokens"]
             self._series.restore(memory["series"])
             if memory["held"] is not None:
                 self._held = Report(**memory["held"])
@@ -229,6 +240,8 @@ class Summarizer:
             "billed": None if self._billed is None else (vars(self._billed[0]), self._billed[1]),
             "readsAgain": self._reads_again,
             "isSummaryBilled": self._is_summary_billed,
+            "standing": self._standing.memory(),
+            "userTokens": self._user_tokens,
         }
 
     def to_json(self) -> dict[str, Any]:
@@ -271,6 +284,12 @@ class Summarizer:
                 self._flush()
                 self._take_text(record)
                 self._follower.on_text(record)
+        elif isinstance(record, Standing):
+            self._flush()
+            self._standing.replace(
+                [(source, self._estimate(text)) for source, text in record.parts],
+                is_whole=record.is_whole,
+            )
         elif isinstance(record, Window):
             summary.window_tokens = record.tokens
             self._follower.on_window(record)
@@ -308,6 +327,7 @@ class Summarizer:
     def finish(self) -> TranscriptSummary:
         """Close the last window, and return the summary; nothing can be fed afterwards."""
         self._flush()
+        self._standing.finish()
         self._close_window()
         if self._before_compaction is not None:
             self._summary.unmeasured_compactions += 1
@@ -348,6 +368,7 @@ class Summarizer:
         if self._before_compaction is not None:
             summary.discarded_tokens += max(0, self._before_compaction - tokens)
             self._before_compaction = None
+        self._standing.count(tokens, sum(self._by_source.values()), self._user_tokens)
         self._report = tokens, report.output_tokens
         self._text_tokens = 0.0
         self._series.add(tokens)
@@ -432,11 +453,18 @@ class Summarizer:
         self._text_tokens, self._by_source = 0.0, {}
 
     def _take_text(self, content: Content) -> None:
-        tokens = estimate_tokens(content.text, self._family, sample=True)
+        tokens = self._estimate(content.text)
         self._text_tokens += tokens
+        if is_standing(content.source):
+            self._standing.say(content.source, tokens)
+        elif content.source == "user" and not content.by_host:
+            self._user_tokens += tokens
         _add(self._by_source, content.source, tokens, _MAX_SOURCES)
         if content.file is not None:
             _add(self._summary.tokens_by_file, content.file, tokens, _MAX_FILES)
+
+    def _estimate(self, text: str) -> float:
+        return estimate_tokens(text, self._family, sample=True)
 
     def _compact(self, tokens_after: int | None) -> None:
         summary = self._summary
@@ -467,13 +495,16 @@ class Summarizer:
     def _close_window(self) -> None:
         """Add up what filled the window that ends here."""
         if self._report is not None:
+            for source, tokens in self._standing.beside.items():
+                _add(self._by_source, source, tokens, _MAX_SOURCES)
             held = sum(self._report) + self._text_tokens
             explained = self._inherited + sum(self._by_source.values())
             unexplained = max(0.0, held - explained)
             _add(self._by_source, UNRECORDED, unexplained, _MAX_SOURCES)
         for source, tokens in self._by_source.items():
             _add(self._summary.tokens_by_source, source, tokens, _MAX_SOURCES)
-        self._by_source = {}
+        self._by_source, self._user_tokens = {}, 0.0
+        self._standing.close_window()
         self._report, self._text_tokens, self._inherited = None, 0.0, 0
 
 

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 from ultramon.context.limits import resolve_limit
 from ultramon.recordings.bills import Bill, Biller, price_data_of
 from ultramon.recordings.index import Summarized
+from ultramon.recordings.standing_costs import StandingAgent, standing_costs
 from ultramon.recordings.summary import TranscriptSummary
 from ultramon.recordings.survey_models import (
     DayUse,
@@ -31,11 +32,12 @@ from ultramon.state.record import StateRecord
 from ultramon.system import foreign_paths
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
 
     from ultramon.context.config import ContextConfig
     from ultramon.prices.price_list import PriceList
     from ultramon.recordings.index import Unreadable
+    from ultramon.recordings.standing_costs import MemoryFiles
 
 _Key = TypeVar("_Key")
 
@@ -127,6 +129,7 @@ def survey(
     older_transcripts: int = 0,
     by_id: bool = False,
     prices: PriceList | None = None,
+    memory_files: MemoryFiles | None = None,
 ) -> Survey:
     """Add up transcripts.
 
@@ -138,6 +141,7 @@ def survey(
         older_transcripts: How many files were left out unread.
         by_id: Whether ``ultramon replay`` finds the sessions by their ids.
         prices: None = nothing is priced.
+        memory_files: As for `standing_costs`.
     """
     summarized, unreadable = [], []
     for one in found:
@@ -173,6 +177,7 @@ def survey(
     shortest = _id_lengths(sessions) if by_id else {}
     worst = sorted(sessions, key=lambda one: (one.badness, one.ended_at), reverse=True)
     dearest = sorted((one for one in sessions if one.bill.cost.usd), key=_dearest_first)
+    standing, by_standing = standing_costs(_standing(sessions), memory_files)
     total_bill = Bill()
     for session in sessions:
         total_bill.merge(session.bill)
@@ -204,6 +209,8 @@ def survey(
         estimated_tokens=total,
         by_source=_shares(sources, total),
         by_file=_shares(files, total),
+        standing=standing,
+        by_standing=by_standing[:MOST_NAMES],
         by_project=_projects(sessions, names, total),
         by_model=_models(sessions),
         by_day=_days(sessions),
@@ -230,6 +237,19 @@ def limit_of(summary: TranscriptSummary, config: ContextConfig) -> int | None:
         suspect_above_tokens=summary.peak_tokens,
     )
     return record.context_limit
+
+
+def _standing(sessions: Iterable[_Session]) -> Iterator[StandingAgent]:
+    for number, session in enumerate(sessions):
+        for one in session.agents:
+            bill = session.bills[one.path]
+            yield StandingAgent(
+                number,
+                session.project,
+                one.summary,
+                bill.asked.known_usd,
+                bill.usage.input_side_tokens,
+            )
 
 
 def _dearest_first(session: _Session) -> tuple[float, float]:

@@ -18,6 +18,25 @@ class Share(Model):
     """Of all tokens that entered windows, 0.0-1.0."""
 
 
+class StandingCost(Model):
+    """What stands in every request, beside the conversation."""
+
+    source: str | None
+    """As in `by_source`, empty = all of it; None = what no recorded text explains."""
+    tokens: int
+    """In a request, at the mean of those that held it."""
+    provenance: str
+    """``measured``, ``estimated`` or ``unknown``."""
+    sessions: int
+    """That held it."""
+    sessions_used: int | None
+    """Of these, that called it; None = it is nothing that is called."""
+    request_tokens: int
+    """Summed over all requests that held it."""
+    cost_usd: float | None
+    """Its share of what these requests cost without the replies; None = unpriced."""
+
+
 class ProjectUse(Share, CostFacts):
     """What happened in one project."""
 
@@ -140,6 +159,11 @@ class Survey(CostFacts):
     """All tokens that entered windows; each text counts once."""
     by_source: tuple[Share, ...]
     by_file: tuple[Share, ...]
+    standing: StandingCost | None
+    """All that requests held before a person's first word; its tokens are the median of sessions;
+    None = no session says."""
+    by_standing: tuple[StandingCost, ...]
+    """Its parts, dearest first."""
     by_project: tuple[ProjectUse, ...]
     by_model: tuple[ModelUse, ...]
     """Dearest first."""

@@ -131,6 +131,7 @@ def _survey(paths: tuple[str, ...], days: int | None, prices_file: str | None) -
     from ultramon.context.config import ContextConfig
     from ultramon.prices.price_list import open_prices
     from ultramon.recordings.index import TranscriptIndex, index_path
+    from ultramon.recordings.memory_files import MemoryFiles
     from ultramon.recordings.survey import survey
     from ultramon.recordings.survey_models import Survey
     from ultramon.state.models import utc
@@ -154,6 +155,7 @@ def _survey(paths: tuple[str, ...], days: int | None, prices_file: str | None) -
                 older_transcripts=len(files.older),
                 by_id=not paths,
                 prices=prices,
+                memory_files=MemoryFiles(os.environ),
             )
             if files.are_readable:
                 # Not pydantic's own JSON: it takes no half characters, which paths may hold.

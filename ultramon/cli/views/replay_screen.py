@@ -17,7 +17,7 @@ from ultramon.cli.output import (
 )
 from ultramon.cli.views.replay_chart import plot
 from ultramon.context.limits import is_assumed, limit_words
-from ultramon.recordings.summary import UNRECORDED
+from ultramon.recordings.source_words import source_words
 from ultramon.recordings.timeline import Crossing, Overflow
 from ultramon.state.runway import Runway
 from ultramon.state.usage_percent import exact_ratio, whole_percent
@@ -148,7 +148,7 @@ def _sources_table(timeline: Timeline, *, ascii_only: bool) -> Table:
     if more:
         rows.append((f"{len(more)} more", sum(count for _, count in more)))
     for name, count in rows:
-        shown = "not in the recording (system prompt, tools)" if name == UNRECORDED else field(name)
+        shown = field(source_words(name))
         bar = usage_bar(count / total, _BAR_WIDTH, ascii_only=ascii_only)
         table.add_row(Text(shown), Text(bar, "cyan"), tokens(count), percent(count / total))
     return table

@@ -11,15 +11,18 @@ from ultramon.cli.views.report_screen import (
     compacted,
     facts_of,
     file_names,
+    part_name,
     price_words,
     replay_command,
     source_name,
+    standing_words,
     title_of,
+    used_words,
 )
 from ultramon.pictures.drawings import bar, timeline
 from ultramon.pictures.elements import Element, element
 from ultramon.pictures.page import write_page
-from ultramon.prices.cost import cost_words, range_words
+from ultramon.prices.cost import cost_words, dollars, range_words
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -60,12 +63,12 @@ def report_page(found: Survey) -> str:
         element("div", *numbers, class_="grid"),
         element("div", facts, class_="card"),
         *_costs(found),
+        *_standing(found),
         element("h2", "What filled the windows"),
         element(
             "p",
             f"{tokens(found.estimated_tokens)} tokens entered windows, each text counted once. "
-            "Which of them a text brought is estimated; what the provider counted beyond the "
-            "texts is the system prompt, tool definitions and images.",
+            "Which of them a text brought is estimated.",
             class_="dim",
         ),
         element("div", *filled, class_="grid"),
@@ -144,6 +147,42 @@ def _cost_table(title: str, rows: Sequence[tuple[str, CostFacts]], found: Survey
             ]
         )
     return element("section", element("h3", title), table, class_="card")
+
+
+def _standing(found: Survey) -> list[Element]:
+    """Draw what stood in every request, the dearest first."""
+    words = standing_words(found)
+    if not words:
+        return []
+    table = element("dl")
+    largest = max((one.tokens for one in found.by_standing), default=1)
+    for one in found.by_standing[:_MOST_ROWS]:
+        name, cost = part_name(one), "" if one.cost_usd is None else f" · {dollars(one.cost_usd)}"
+        size = f"{tokens(one.tokens)} {one.provenance}"
+        used = used_words(one, found.sessions)
+        table.extend(
+            [
+                element("dt", name),
+                element("dd", f"{size}{cost}"),
+                element(
+                    "dd",
+                    bar(one.tokens / max(1, largest), f"{name}: {size}"),
+                    element("small", used, class_="dim"),
+                    class_="wide",
+                ),
+            ]
+        )
+    return [
+        element("h2", "What stands in every request"),
+        element(
+            "p",
+            f"{words}. Measured: the provider's count, shared out over texts that are all "
+            "recorded. Estimated: from one text. A cost is the part's share of what the requests "
+            "cost without their replies.",
+            class_="dim",
+        ),
+        element("section", table, class_="card"),
+    ]
 
 
 def _shares(title: str, shares: Sequence[Share], names: Sequence[str]) -> Element:

@@ -9,9 +9,10 @@ from itertools import zip_longest
 from typing import TYPE_CHECKING
 
 from ultramon.cli.output import field, make_console, make_table, plural, short_tokens
-from ultramon.prices.cost import cost_words, range_words, short_cost
-from ultramon.recordings.summary import UNRECORDED
-from ultramon.recordings.survey import MOST_NAMES, short_names
+from ultramon.hosts.transcripts.records import MEMORY
+from ultramon.prices.cost import cost_words, dollars, range_words, short_cost
+from ultramon.recordings.source_words import REST, source_words
+from ultramon.recordings.survey import MOST_NAMES, WORST_SESSIONS, short_names
 from ultramon.state.usage_percent import whole_percent
 
 if TYPE_CHECKING:
@@ -20,16 +21,9 @@ if TYPE_CHECKING:
     from rich.table import Table
 
     from ultramon.recordings.bills import CostFacts, PriceData
-    from ultramon.recordings.survey_models import SessionFacts, Share, Survey
+    from ultramon.recordings.survey_models import SessionFacts, Share, StandingCost, Survey
     from ultramon.state.budget_readings import BudgetReading
 
-SOURCE_NAMES = {
-    UNRECORDED: "system and tools",
-    "reply": "replies",
-    "summary": "summaries",
-    "user": "prompts",
-}
-"""Words for the sources that are no tools."""
 ORDER = "worst first: work lost, then compactions, tokens thrown away, fullness"
 """How the sessions are sorted, with their subagents."""
 _BEYOND = f"beyond the first {MOST_NAMES}"
@@ -40,6 +34,9 @@ _MAX_WIDTH = 120
 _COMMAND_CELLS = 26
 _PROJECT_CELLS = 9
 _NAME_CELLS = 15
+_PART_CELLS = 24
+_USED_CELLS = 42
+_LEAST_WORST = 4
 _SEPARATOR = " · "
 _ROW_CELLS = 94
 """Of a row without the prompt that the session began with, the host's name included."""
@@ -72,13 +69,18 @@ def print_report(found: Survey, budgets: Sequence[BudgetReading] = ()) -> None:
     for name, words, style in facts:
         line = Text.assemble((f"  {name:<13}", "dim"), (words, style))
         console.print(line, no_wrap=True, overflow="ellipsis")
+    standing = standing_rows(found)[: _ROWS + 1]
+    for name, words in standing:
+        line = Text.assemble((name, "dim"), words)
+        console.print(line, no_wrap=True, overflow="ellipsis")
     # One line less, so that the screen keeps its height.
     rows = _ROWS - bool(found.unreadable)
     console.print(_filled(found, min(console.width, _MAX_WIDTH), rows))
     console.print(Text(f"  {ORDER}", "dim"), no_wrap=True, overflow="crop")
-    commands = [replay_command(one) for one in found.worst_sessions]
+    worst = found.worst_sessions[: max(_LEAST_WORST, WORST_SESSIONS - len(standing))]
+    commands = [replay_command(one) for one in worst]
     are_short = all(len(one) <= _COMMAND_CELLS for one in commands)
-    console.print(_worst(found.worst_sessions, commands if are_short else None, console.width))
+    console.print(_worst(worst, commands if are_short else None, console.width))
     if not are_short:
         console.print()
         for one in filter(None, commands):
@@ -169,6 +171,43 @@ def facts_of(found: Survey, cells: int = _MAX_WIDTH) -> list[tuple[str, str, str
     ]
 
 
+def standing_words(found: Survey) -> str:
+    """Return what stood before a person's first word, empty where that is unknown."""
+    whole = found.standing
+    if whole is None:
+        return ""
+    cost = "" if whole.cost_usd is None else f", ≈ {dollars(whole.cost_usd)}"
+    return f"{short_tokens(whole.tokens)} tokens before your first word{cost}"
+
+
+def standing_rows(found: Survey) -> list[tuple[str, str]]:
+    """Return the line of what stands in every request, and one for each part of it."""
+    words = standing_words(found)
+    if not words:
+        return []
+    rows = [(f"  {'standing':<13}", words)]
+    # A rest alone says no more than the line above it.
+    is_known = any(one.source is not None for one in found.by_standing)
+    for one in found.by_standing if is_known else ():
+        is_path = one.source is not None and one.source.startswith(MEMORY)
+        name = _cut(field(part_name(one)), _PART_CELLS, keep_end=is_path)
+        facts = f"{one.tokens:>8,} {one.provenance:<10}{used_words(one, found.sessions)}"
+        cost = "" if one.cost_usd is None else dollars(one.cost_usd)
+        rows.append((f"    {name:<{_PART_CELLS}}", f"{facts:<{_USED_CELLS}}{cost:>10}"))
+    return rows
+
+
+def part_name(one: StandingCost) -> str:
+    """Return what stands in every request, for people."""
+    return REST if one.source is None else source_words(one.source)
+
+
+def used_words(one: StandingCost, sessions: int) -> str:
+    """Return in how many sessions a part stood, and in how many of them it was called."""
+    held = "all" if one.sessions == sessions else plural(one.sessions, "session")
+    return held if one.sessions_used is None else f"{held}, used in {one.sessions_used:,}"
+
+
 def left_out_words(found: Survey) -> str:
     """Return how many files could not be read, by reason, the most frequent first."""
     reasons = Counter(one.reason for one in found.unreadable)
@@ -186,10 +225,7 @@ def _percent(ratio: float) -> str:
 
 def source_name(name: str | None) -> str:
     """Return what brought tokens, for people."""
-    if name is None:
-        return _BEYOND
-    kind, _, rest = name.partition(":")
-    return SOURCE_NAMES.get(name) or (rest if kind in ("tool", "attachment") else name)
+    return _BEYOND if name is None else source_words(name)
 
 
 def file_names(shares: Sequence[Share]) -> list[str]:

@@ -5,11 +5,14 @@ Never on a hook's path.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import os
+from collections.abc import Iterable, Iterator, Mapping
 
+from ultramon.hosts.claude_code.compaction_trigger import config_directory
 from ultramon.hosts.claude_code.examine.settings_checks import examine
 from ultramon.hosts.claude_code.install import install, plugin, uninstall
 from ultramon.hosts.doctor_context import DoctorContext
+from ultramon.hosts.examine.memory_files import files_above
 from ultramon.hosts.install.interpreter import lasting_interpreter
 from ultramon.hosts.install.plans import Plan, SetupRequest
 from ultramon.hosts.port import Setup
@@ -49,6 +52,11 @@ class ClaudeCodeSetup(Setup):
     def examine(self, context: DoctorContext) -> Iterable[Finding]:
         """Answer the questions about settings, launchers, requests and transcripts."""
         return examine(context)
+
+    def memory_files(self, environ: Mapping[str, str], project: str | None) -> Iterator[str]:
+        """Yield the files of instructions that it would load in a project now, as `port.Setup`."""
+        yield os.path.join(config_directory(environ), "CLAUDE.md")
+        yield from files_above(project, "CLAUDE.md", "CLAUDE.local.md", above_repository=True)
 
     def continue_words(self, prompt: str) -> tuple[str, ...]:
         """Return the command that begins a session with a first message."""

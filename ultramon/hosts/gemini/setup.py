@@ -10,6 +10,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from ultramon.hosts.doctor_context import problem
+from ultramon.hosts.examine.memory_files import files_above
 from ultramon.hosts.gemini.configuration import HOME_VARIABLE, SETTINGS_NAME, home_directory
 from ultramon.hosts.gemini.host import GEMINI
 from ultramon.hosts.install.hook_commands import HookScript
@@ -84,6 +85,11 @@ class GeminiSetup(UserHooks):
             yield problem(
                 "gemini hooks", f"{settings.path}: ultramon's hooks are switched off", cure
             )
+
+    def memory_files(self, environ: Mapping[str, str], project: str | None) -> Iterator[str]:
+        """Yield the files of instructions that it would load in a project now, as `port.Setup`."""
+        yield os.path.join(home_directory(environ), "GEMINI.md")
+        yield from files_above(project, "GEMINI.md")
 
     def continue_words(self, prompt: str) -> tuple[str, ...]:
         """Return the command that begins a session with a first message."""

@@ -11,6 +11,7 @@ from contextlib import suppress
 from typing import Any
 
 from ultramon.hosts.doctor_context import ok, warning
+from ultramon.hosts.examine.memory_files import files_above
 from ultramon.hosts.install.hook_settings import HookSettings
 from ultramon.hosts.install.installation import Installation, Removal
 from ultramon.hosts.install.plans import SetupRequest
@@ -95,6 +96,11 @@ class OpencodeSetup(UserHooks):
         else:
             cure = "start opencode once with a network"
             yield warning("opencode package", f"{folder}: {_FETCHES}", cure)
+
+    def memory_files(self, environ: Mapping[str, str], project: str | None) -> Iterator[str]:
+        """Yield the files of instructions that it would load in a project now, as `port.Setup`."""
+        yield os.path.join(config_directory(environ), "AGENTS.md")
+        yield from files_above(project, "AGENTS.md")
 
     def continue_words(self, prompt: str) -> tuple[str, ...]:
         """Return the command that begins a session with a first message."""

@@ -10,6 +10,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from ultramon.hosts.doctor_context import problem
+from ultramon.hosts.examine.memory_files import files_above
 from ultramon.hosts.install.hook_commands import HookScript
 from ultramon.hosts.install.hook_settings import HookSettings
 from ultramon.hosts.install.installation import Installation
@@ -89,6 +90,11 @@ class QwenCodeSetup(UserHooks):
             yield problem(
                 "qwen hooks", f"{settings.path} sets {OFF}: no hook runs", "take that out"
             )
+
+    def memory_files(self, environ: Mapping[str, str], project: str | None) -> Iterator[str]:
+        """Yield the files of instructions that it would load in a project now, as `port.Setup`."""
+        yield os.path.join(home_directory(environ), "QWEN.md")
+        yield from files_above(project, "QWEN.md", "AGENTS.md")
 
     def continue_words(self, prompt: str) -> tuple[str, ...]:
         """Return the command that begins a session with a first message."""

@@ -1,0 +1,125 @@
+"""What stands in every request of a transcript, and of many."""
+
+import pytest
+from helpers.planted_transcripts import SESSION, Machine, boundary, held_beside, prompt, used
+
+from ultramon import ContextConfig
+from ultramon.prices.price_list import PriceList
+from ultramon.recordings.clients import client_files
+from ultramon.recordings.index import TranscriptIndex
+from ultramon.recordings.memory_files import MemoryFiles
+from ultramon.recordings.standing import FIRST, StandingPart, StandingSums
+from ultramon.recordings.survey import survey
+from ultramon.testing import FakeClock
+
+AT = "2026-11-21T20:28:51Z"
+NOW = 1_795_305_600.0
+
+
+def surveyed(machine, **options):
+    """Add up a machine's transcripts."""
+    with TranscriptIndex(None) as index:
+        found = index.summarize(client_files(machine.environ))
+        return survey(found, ContextConfig(), now=NOW, **options)
+
+
+def parts_of(found):
+    """The parts of a survey, by source."""
+    return {one.source: one for one in found.by_standing}
+
+
+def test_a_part_counts_in_each_request_that_held_it():
+    """What changes counts from then on; what is said is gone with its window."""
+    rows = {}
+    sums = StandingSums(rows)
+    sums.replace([("system", 100.0), ("mcp:a", 40.0), ("mcp:a", 10.0)], is_whole=False)
+    sums.say("skills", 20.0)
+    sums.count(500, 30.0, 10.0)
+    sums.count(600, 30.0, 10.0)
+    sums.replace([("system", 100.0), ("mcp:b", 70.0)], is_whole=False)
+    sums.close_window()
+    sums.count(300, 0.0, 0.0)
+    sums.finish()
+    assert {name: StandingPart._make(row) for name, row in rows.items()} == {
+        FIRST: (490.0, 1, True),
+        "system": (300.0, 3, False),
+        "mcp:a": (100.0, 2, False),
+        "skills": (40.0, 2, False),
+        "mcp:b": (70.0, 1, False),
+    }
+
+
+@pytest.mark.parametrize(("tokens", "scale"), [(260, 2.0), (156, 1.2), (60, None), (900, None)])
+def test_the_count_of_the_provider_is_shared_out_where_it_can_be(tokens, scale):
+    """Only over texts that are all recorded, and of which the count can be."""
+    rows = {}
+    sums = StandingSums(rows)
+    sums.replace([("system", 100.0)], is_whole=True)
+    sums.count(tokens, 30.0, 10.0)
+    sums.finish()
+    expected = 100.0 * scale if scale and scale < 1.7 else 100.0
+    assert rows["system"] == [pytest.approx(expected), 1, expected != 100.0]
+
+
+def test_sums_continue_where_they_stopped():
+    """As a report does that reads only what is new."""
+    rows, whole = {}, {}
+    for steps in ([sums := StandingSums(rows)], [StandingSums(whole)]):
+        one = steps[0]
+        one.replace([("system", 100.0)], is_whole=True)
+        one.count(150, 30.0, 10.0)
+        if one is sums:
+            one = StandingSums(rows, one.memory())
+        one.say("ultramon", 5.0)
+        one.count(160, 35.0, 10.0)
+        one.finish()
+    assert rows == whole
+    assert rows["ultramon"][1] == 1
+
+
+def test_a_report_lists_what_stands_and_what_it_costs(tmp_path):
+    """Two sessions, of which one calls the server; the other one's window is emptied."""
+    machine = Machine(tmp_path)
+    beside = held_beside("/home/dev/shop", AT, servers=("github", "jira"))
+    call = {"type": "tool_use", "id": "c1", "name": "mcp__github__get_issue", "input": {}}
+    result = {"type": "tool_result", "tool_use_id": "c1", "content": "open"}
+    asked = used("m1", 14_000, at=AT) | {}
+    asked["message"]["content"] = [call]
+    machine.write(SESSION, prompt("Look."), *beside, asked, prompt([result]), used("m2", 14_100))
+    other = SESSION[:-1] + "0"
+    machine.write(
+        other, prompt("Look."), *beside, used("n1", 14_000), boundary(), used("n2", 13_950)
+    )
+    found = surveyed(machine, prices=PriceList(clock=FakeClock(NOW)))
+    assert found.standing.tokens == pytest.approx(14_000, abs=10)
+    parts = parts_of(found)
+    assert {one.provenance for one in parts.values()} <= {"measured", "unknown"}
+    assert (parts["mcp:github"].sessions, parts["mcp:github"].sessions_used) == (2, 1)
+    assert (parts["mcp:jira"].sessions, parts["mcp:jira"].sessions_used) == (2, 0)
+    assert parts["system"].sessions_used is None
+    assert parts["memory:/home/dev/shop/CLAUDE.md"].tokens > 900
+    # Behind the compaction the files come again, as the client writes them: here it has not.
+    assert parts["system"].request_tokens == pytest.approx(4 * parts["system"].tokens, abs=4)
+    costs = [one.cost_usd for one in found.by_standing]
+    assert costs == sorted(costs, reverse=True)
+    assert 0 < sum(costs) <= found.standing.cost_usd * 1.02 <= found.cost_usd * 1.02
+    assert found.standing.request_tokens == pytest.approx(4 * 14_000, rel=0.01)
+
+
+def test_files_of_a_host_that_records_none_are_looked_up(tmp_path):
+    """As they are on the disk now: estimated, and once for each project."""
+    project = tmp_path / "shop" / "api"
+    (project / ".git").mkdir(parents=True)
+    project.joinpath("CLAUDE.md").write_text("Run the tests. " * 100)
+    tmp_path.joinpath("shop", "CLAUDE.md").write_text("Prices are in cents. " * 50)
+    machine = Machine(tmp_path / "machine")
+    machine.write(SESSION, prompt("Look."), used("m1", 12_000), project=str(project))
+    found = surveyed(machine, memory_files=MemoryFiles(machine.environ))
+    parts = parts_of(found)
+    assert set(parts) == {
+        None, f"memory:{project}/CLAUDE.md", f"memory:{tmp_path}/shop/CLAUDE.md",
+    }  # fmt: skip
+    assert parts[f"memory:{project}/CLAUDE.md"].provenance == "estimated"
+    assert parts[None].provenance == "unknown"
+    assert sum(one.tokens for one in parts.values()) == found.standing.tokens
+    assert parts_of(surveyed(machine)).keys() == {None}

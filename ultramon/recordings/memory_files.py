@@ -1,0 +1,47 @@
+"""The files of instructions of hosts that do not record them: as they are on the disk now."""
+
+from __future__ import annotations
+
+from contextlib import suppress
+from typing import TYPE_CHECKING
+
+from ultramon.context.estimator import estimate_tokens
+from ultramon.hosts.registry import find_host
+from ultramon.hosts.transcripts.jsonl import open_transcript
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+_MAX_BYTES = 1 << 20
+
+
+class MemoryFiles:
+    """Looks once at each file and each project.
+
+    Args:
+        environ: Variables that move a host's directory.
+    """
+
+    def __init__(self, environ: Mapping[str, str]) -> None:
+        self._environ = environ
+        self._tokens: dict[str, int] = {}
+        self._known: dict[tuple[str, str | None], Sequence[tuple[str, int]]] = {}
+
+    def __call__(self, host: str, project: str | None) -> Sequence[tuple[str, int]]:
+        """Return the files that a host would load in a project, with their estimated tokens."""
+        key = host, project
+        if key not in self._known:
+            paths = find_host(host).setup.memory_files(self._environ, project)
+            sizes = [(path, self._tokens_of(path)) for path in paths]
+            self._known[key] = [one for one in sizes if one[1]]
+        return self._known[key]
+
+    def _tokens_of(self, path: str) -> int:
+        if path not in self._tokens:
+            text = ""
+            with suppress(OSError, ValueError):
+                fd, _ = open_transcript(path)
+                with open(fd, "rb") as stream:
+                    text = stream.read(_MAX_BYTES).decode("utf-8", "replace")
+            self._tokens[path] = round(estimate_tokens(text)) if text else 0
+        return self._tokens[path]

@@ -1,0 +1,134 @@
+"""What the windows of one transcript hold beside the conversation: how much, in how many requests.
+
+A part costs what it has in every request, not once: so tokens are summed over requests.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from ultramon.hosts.transcripts.records import MCP, MEMORY
+from ultramon.hosts.transcripts.records import STANDING_SOURCES as SOURCES
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
+
+FIRST = "first"
+"""In place of a source: all that the first request held before a person's first word."""
+MAX_PARTS = 64
+# A count of the provider that is further from the estimate says that texts are missing.
+_LEAST_SCALE, _MOST_SCALE = 0.6, 1.7
+
+
+def is_standing(source: str) -> bool:
+    """Return whether a source is beside the conversation."""
+    return source in SOURCES or source.startswith((MCP, MEMORY))
+
+
+class StandingPart(NamedTuple):
+    """What one source had in the windows of one transcript.
+
+    Attributes:
+        request_tokens: Its tokens, summed over the requests that held it.
+        requests: How many these were.
+        is_measured: Whether its text and all others of a request are recorded, so that the
+            provider's count was shared out; else its tokens are estimated.
+    """
+
+    request_tokens: float
+    requests: int
+    is_measured: bool
+
+
+class StandingSums:
+    """Sums of one transcript.
+
+    Args:
+        sums: Of the requests so far, continued in place: JSON of `StandingPart` by source.
+        memory: Of sums that were made with the records before.
+    """
+
+    def __init__(self, sums: dict[str, list[Any]], memory: Mapping[str, Any] | None = None) -> None:
+        self._sums = sums
+        self._beside: dict[str, float] = {}
+        """Tokens of what is no message: it outlives a compaction."""
+        self._said: dict[str, float] = {}
+        """Tokens of what stands among the messages of the present window."""
+        self._is_whole = False
+        self._scale: float | None = None
+        self._since: dict[str, int] = {}
+        self._requests = 0
+        if memory is not None:
+            self._beside, self._said = memory["beside"], memory["said"]
+            self._is_whole, self._scale = memory["isWhole"], memory["scale"]
+            self._since, self._requests = memory["since"], memory["requests"]
+
+    def memory(self) -> dict[str, Any]:
+        """Return what the constructor takes as `memory`."""
+        return {
+            "beside": self._beside,
+            "said": self._said,
+            "isWhole": self._is_whole,
+            "scale": self._scale,
+            "since": self._since,
+            "requests": self._requests,
+        }
+
+    @property
+    def beside(self) -> Mapping[str, float]:
+        """Estimated tokens of what is no message, by source."""
+        return self._beside
+
+    def replace(self, parts: Iterable[tuple[str, float]], *, is_whole: bool) -> None:
+        """Take what each request holds beside its messages from here on."""
+        found: dict[str, float] = {}
+        for source, tokens in parts:
+            found[source] = found.get(source, 0.0) + tokens
+        for source in {*found, *self._beside}:
+            if found.get(source) != self._beside.get(source):
+                self._settle(source)
+        self._beside, self._is_whole = dict(list(found.items())[:MAX_PARTS]), is_whole
+
+    def say(self, source: str, tokens: float) -> None:
+        """Take a text that came among the messages."""
+        if source in self._said or len(self._said) < MAX_PARTS:
+            self._settle(source)
+            self._said[source] = self._said.get(source, 0.0) + tokens
+
+    def count(self, tokens: int, said: float, user: float) -> None:
+        """Take a request.
+
+        Args:
+            tokens: As the provider counts it.
+            said: Estimated tokens of all its messages.
+            user: Of these, what a person wrote.
+        """
+        if not self._requests:
+            whole = said + sum(self._beside.values())
+            scale = tokens / whole if self._is_whole and whole else 0.0
+            self._scale = scale if _LEAST_SCALE <= scale <= _MOST_SCALE else None
+            first = max(0.0, tokens - user * (self._scale or 1.0))
+            self._sums[FIRST] = [first, 1, True]
+        self._requests += 1
+
+    def close_window(self) -> None:
+        """Let the messages be gone, as after a compaction."""
+        for source in self._said:
+            self._settle(source)
+        self._said = {}
+
+    def finish(self) -> None:
+        """Add up what the last requests held."""
+        for source in {*self._beside, *self._said}:
+            self._settle(source)
+
+    def _settle(self, source: str) -> None:
+        """Add up the requests that held a source as it is now."""
+        since = self._since.get(source, 0)
+        self._since[source] = self._requests
+        tokens = self._beside.get(source, 0.0) + self._said.get(source, 0.0)
+        requests = self._requests - since
+        if tokens and requests:
+            row = self._sums.setdefault(source, [0.0, 0, self._scale is not None])
+            row[0] += tokens * (self._scale or 1.0) * requests
+            row[1] += requests
