@@ -262,7 +262,7 @@ COMMANDS = [
     (("status", "--json"), '"agentId":"scout-1"'),
     (("watch", "--once"), "scout-1"),
     (("events",), "agent_started"),
-    (("explain", "scout"), "agent scout-1"),
+    (("explain", "scout", "--details"), "agent scout-1"),
     (("context", "night"), "75%"),
     (("queue", "messages", "scout-1"), "hello"),
     (("queue", "depth"), "scout-1  1 ready"),

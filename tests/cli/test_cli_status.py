@@ -213,7 +213,7 @@ def test_a_real_agent_is_seen_while_it_works(tmp_path):
             monitor.update_heartbeat()
             (agent,) = shown("--state-dir", tmp_path)
             line = run("status", "--state-dir", tmp_path).stdout.splitlines()[1]
-            screen = run("explain", "scout", "--state-dir", tmp_path).stdout
+            screen = run("explain", "scout", "--details", "--state-dir", tmp_path).stdout
             explained = json.loads(run("explain", "sc", "--json", "--state-dir", tmp_path).stdout)
     assert (agent["usageRatio"], agent["liveness"]) == (0.713, "alive")
     assert "71 %" in line
@@ -246,7 +246,7 @@ def test_a_hosted_agent_is_explained_in_the_words_of_its_texts(tmp_path):
     for tokens in (85_000, 107_000, 129_200):
         session.tool(tokens, agent="a1")
         session.tool(tokens)
-    screen = run("explain", SESSION, "--state-dir", session.state)
+    screen = run("explain", SESSION, "--details", "--state-dir", session.state)
     assert screen.returncode == 0, screen.stderr
     assert (
         "129,200 of 200,000 tokens = 65%\nlevel warning, 65 % of 200k and more  action"
@@ -292,7 +292,7 @@ os._exit(9)
 def test_an_agent_is_found_by_id_prefix_or_label(crowd, name, agent_id):
     """A whole id wins over a longer one that begins with it; an ended agent is found too."""
     assert [agent["agentId"] for agent in shown(name, "--state-dir", crowd)] == [agent_id]
-    screen = run("explain", name, "--state-dir", crowd)
+    screen = run("explain", name, "--details", "--state-dir", crowd)
     assert screen.stdout.startswith(f"agent {agent_id}  ")
 
 
@@ -323,7 +323,7 @@ def test_a_shared_label_is_ambiguous(tmp_path):
     """Two agents of one label are both named."""
     for number in range(7):
         store(tmp_path, f"agent-{number}", label="twin")
-    done = run("explain", "twin", "--state-dir", tmp_path)
+    done = run("explain", "twin", "--details", "--state-dir", tmp_path)
     assert done.returncode == 4
     assert "label twin fits 7 agents: agent-0, agent-1" in done.stderr
     assert done.stderr.endswith("and 2 more\n")
@@ -371,7 +371,7 @@ def test_garbage_in_the_directory_hides_nobody(crowd):
     assert r"Warning: bad\x1b[31mname cannot be read" in table.stderr
     assert "\x1b" not in table.stderr
     for name in ("torn", "absurd", "strange"):
-        explained = run("explain", name, "--state-dir", crowd)
+        explained = run("explain", name, "--details", "--state-dir", crowd)
         assert (explained.returncode, explained.stderr.count("\n")) == (1, 1), explained.stderr
 
 
@@ -393,7 +393,7 @@ def test_a_hostile_state_cannot_touch_the_terminal(tmp_path, command, columns):
     raw, screen, code = draw(*command, "--state-dir", tmp_path, columns=columns, FORCE_COLOR="1")
     assert code == 0
     plain = re.sub(r"\x1b\[[0-9;]*m", "", raw.decode())
-    assert set(re.findall(r"[^\x20-\x7e]", plain)) <= set("\r\n…█▏▎▍▌▋▊▉×")
+    assert set(re.findall(r"[^\x20-\x7e]", plain)) <= set("\r\n…█▏▎▍▌▋▊▉▓▒░·×")
     assert r"\x1b[31m" in plain or columns == 40
     assert max(map(len, screen)) <= columns
 

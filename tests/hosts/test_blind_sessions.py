@@ -75,7 +75,7 @@ def test_every_face_says_it(session):
     assert "STALE: blind: no hook" in cli(session, "status").stdout.replace("\n", " ")
     (alone,) = json.loads(cli(session, "status", SESSION, "--json").stdout)["agents"]
     assert (alone["liveness"], alone["livenessReason"]) == (verdict, reason)
-    assert f"liveness  stale: {reason}" in cli(session, "explain", SESSION).stdout
+    assert f"liveness  stale: {reason}" in cli(session, "explain", SESSION, "--details").stdout
     assert '"stale"' in cli(session, "watch", "--once", "--json").stdout
     with closing(LocalBackend(str(session.state))) as backend:
         found = AgentReader(backend).look(None, 10, with_ended=False)

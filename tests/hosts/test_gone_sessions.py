@@ -244,7 +244,7 @@ def test_the_context_of_a_relay_is_left_to_it(lost):
 def test_every_command_that_shows_a_session_ends_it(lost, word):
     """The next look, whichever it is; the way back is still shown."""
     lost.write()
-    arguments = {"status": ["--all"], "resume": [], "explain": [SESSION]}[word]
+    arguments = {"status": ["--all"], "resume": [], "explain": [SESSION, "--details"]}[word]
     done = run(word, *arguments, "--state-dir", lost.session.state)
     assert done.returncode == 0, done.stderr
     assert lost.session.record(SESSION).outcome == "failed"

@@ -312,7 +312,9 @@ def test_explain_shows_of_whom_a_session_was_told(session):
     child.stop()
 
     def explained(*more):
-        return program.run("explain", SESSION, "--state-dir", str(session.state), *more).stdout
+        return program.run(
+            "explain", SESSION, "--details", "--state-dir", str(session.state), *more
+        ).stdout
 
     assert f"  {SESSION}.{CHILD}  with the next call\n" in explained()
     session.tool(20_100)

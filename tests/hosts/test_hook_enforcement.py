@@ -536,13 +536,13 @@ def looked_at(session, *command):
 
 def test_doctor_and_explain_show_what_was_ended(session):
     assert "at most 3 an hour: none was ended" in looked_at(session, "doctor")
-    assert "enforced" not in looked_at(session, "explain", SESSION)
+    assert "enforced" not in looked_at(session, "explain", SESSION, "--details")
     go_on(ask(session))
     said = "with 160,003 tokens: asked to return, and continued; no git checkpoint: not in a git"
-    assert said in looked_at(session, "explain", SESSION)
+    assert said in looked_at(session, "explain", SESSION, "--details")
     assert said in looked_at(session, "doctor")
     change(session, enforced={"at": "now"})
-    assert "enforced" not in looked_at(session, "explain", SESSION)
+    assert "enforced" not in looked_at(session, "explain", SESSION, "--details")
     (session.state / "claude-code.enforcement-off.json").write_text("{")
     assert "has switched itself off: " in looked_at(session, "doctor")
 

@@ -172,7 +172,9 @@ def test_explain_shows_the_pins_of_a_session(session, pins):
     session.tool(20_000)
 
     def explained(*more):
-        return program.run("explain", SESSION, "--state-dir", str(session.state), *more).stdout
+        return program.run(
+            "explain", SESSION, "--details", "--state-dir", str(session.state), *more
+        ).stdout
 
     assert "\n  1  Never touch the `migrations` folder.\n" in explained()
     assert json.loads(explained("--json"))["pins"] == [RULE]

@@ -192,7 +192,9 @@ def test_forgetting_takes_effect_with_the_next_reading(session):
 def test_explain_says_it(session):
     lives(session, FULL, FULL)
     session.fill(20_000, 40_000, 60_000)
-    shown = run("explain", session.session_id, ULTRAMON_STATE_DIR=str(session.state)).stdout
+    shown = run(
+        "explain", session.session_id, "--details", ULTRAMON_STATE_DIR=str(session.state)
+    ).stdout
     assert f"\n  {WORDS}\n" in shown
 
 

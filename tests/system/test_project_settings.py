@@ -599,7 +599,7 @@ def test_a_hook_in_a_project_warns_at_the_users_level(project, tmp_path):
     write(project, SILENCE)
     session = HookedSession(tmp_path)
     assert said(session, 36, 34, 24) == [None, 66, 76]
-    explain = ("explain", session.record().agent_id, "--state-dir", session.state)
+    explain = ("explain", session.record().agent_id, "--details", "--state-dir", session.state)
     assert "\nsettings  " not in run(*explain).stdout
     session.freeze()
     line = f"\n  ladder  {session.installed} (ultramon install claude-code)\n"
@@ -666,7 +666,7 @@ def test_an_explanation_says_which_file_set_what(project, monkeypatch):
             "warning_threshold": f"{path} [context]",
         }
         assert monitor.explain().settings == expected
-        shown = run("explain", "scout").stdout
+        shown = run("explain", "scout", "--details").stdout
         assert f"\n  warning_threshold  {path} [context]\n" in shown
         assert json.loads(run("explain", "scout", "--json").stdout)["settings"] == expected
 

@@ -344,7 +344,7 @@ def test_an_agents_page_draws_its_epochs(serving, make, clock):
     assert classes.count("curve") == 2
     assert {"at compaction", "at warning", "limit"} <= set(classes)
     assert "warning 7,000" in page
-    assert "tool:read" in parsed.texts
+    assert "read" in parsed.texts
 
 
 def test_a_job_is_drawn_as_its_journal_tells():

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from contextlib import suppress
 from typing import TYPE_CHECKING
 
 from ultramon.cli.exit_codes import CommandFailed
@@ -11,7 +12,7 @@ from ultramon.errors import StateError
 from ultramon.system.terminal_text import sanitize
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
 
     from ultramon.backends.base import StoredAgent
     from ultramon.context.explanation import Explanation
@@ -27,6 +28,7 @@ def explain_stored(
     *,
     history: Sequence[HistoryPoint] = (),
     for_people: bool,
+    fills: bool = False,
 ) -> Explanation:
     """Explain the percentage of a stored agent.
 
@@ -35,6 +37,7 @@ def explain_stored(
         directory: The state directory.
         history: Its readings, where they are to be part of the explanation.
         for_people: Whether the explanation is printed as text.
+        fills: Whether a transcript is read for what fills the window.
 
     Raises:
         CommandFailed: Its state cannot be read, or makes no sense.
@@ -58,6 +61,7 @@ def explain_stored(
     host, memory = host_of_agent(record)
     # Before the values are made harmless to a terminal: a path would name another file.
     session_tokens_left = _session_tokens_left(host, record, memory)
+    filled_by = _filled_by(host, record, memory) if fills else None
     if for_people:
         for name in record.__slots__:
             setattr(record, name, sanitize_values(getattr(record, name)))
@@ -73,6 +77,7 @@ def explain_stored(
             pins=_pins(host, record, memory, directory),
             enforcement=describe(memory),
             settings=_installed(host, directory),
+            filled_by=filled_by,
             history=history,
         )
     except (ArithmeticError, LookupError, TypeError, ValidationError) as error:
@@ -80,6 +85,18 @@ def explain_stored(
         reason = str(error).partition("\n")[0]
         name = field(stored.agent_id)
         raise CommandFailed(f"{name}: its values make no sense: {reason}") from error
+
+
+def _filled_by(
+    host: Host | None, record: StateRecord, memory: HookMemory
+) -> Mapping[str, float] | None:
+    from ultramon.recordings.present_window import present_window
+    from ultramon.system.processes import this_machine
+
+    is_here = record.hostname == this_machine().hostname
+    with suppress(OSError, ValueError):
+        return present_window(record, host if is_here else None, memory.transcript_path)
+    return None
 
 
 def _installed(host: Host | None, directory: str) -> dict[str, str] | None:

@@ -90,23 +90,51 @@ class Explanation(Model):
     """How a hook ended the agent because it did not return, or (a dry run) would have."""
     settings: dict[str, str] = Field(default_factory=dict)
     """By setting, the variable or file that it came from; a keyword or a default has no entry."""
+    filled_by: dict[str, int] = Field(default_factory=dict)
+    """Estimated tokens in the window by what brought them; empty = not known."""
     history: tuple[PastReading, ...] = ()
     """The last readings, oldest first, at most 64; a monitor, which asks no store, gives none."""
 
     def __str__(self) -> str:
         return "\n".join(self._lines()) + "\n"
 
+    @property
+    def percent(self) -> int | None:
+        """How full the window is, as every other face says it; None = unknown."""
+        return usage_percent(self.state)
+
+    @property
+    def held_words(self) -> str:
+        """The tokens in the window, such as ``at least 12,000``, or ``unknown``."""
+        tokens = known_tokens(self.state)
+        at_least = "at least " if is_lower_bound(self.state) else ""
+        return "unknown" if tokens is None else f"{at_least}{tokens:,}"
+
+    @property
+    def source_words(self) -> str:
+        """Where the tokens come from."""
+        return _SOURCE_TEXT.get(self.state.tokens_source, self.state.tokens_source)
+
+    @property
+    def reading_age_words(self) -> str | None:
+        """How old the reading is, None without one."""
+        return None if self.reading_age_seconds is None else _age(self.reading_age_seconds)
+
+    @staticmethod
+    def ahead(rung: RungAhead) -> str:
+        """Say when a rung is expected."""
+        return _ahead(rung)
+
     def _lines(self) -> list[str]:
         state = self.state
-        percent = usage_percent(state)
-        share = "" if percent is None else f" = {percent}%"
+        share = "" if self.percent is None else f" = {self.percent}%"
         limit = "unknown" if state.context_limit is None else f"{state.context_limit:,}"
         lines = [
             f"agent {state.agent_id}  run {state.run}  model {state.model or 'not named'}",
-            f"{self._held()} of {limit} tokens{share}",
+            f"{self.held_words} of {limit} tokens{share}",
             f"level {level_words(state)}  action {state.action}",
             "",
-            f"tokens    {_SOURCE_TEXT.get(state.tokens_source, state.tokens_source)}",
+            f"tokens    {self.source_words}",
         ]
         if state.anchor is not None:
             kind = "reported" if state.anchor.is_report else "left by the last compaction"
@@ -116,8 +144,8 @@ class Explanation(Model):
                 f"  since   {self.estimated_delta_tokens:>12,}  "
                 f"estimate × {self.calibration:.2f} learned calibration, and replies"
             )
-        if self.reading_age_seconds is not None:
-            lines.append(f"  age     {_age(self.reading_age_seconds):>12}")
+        if self.reading_age_words is not None:
+            lines.append(f"  age     {self.reading_age_words:>12}")
         if self.session_tokens_left is not None:
             lines.append(
                 f"  client  {self.session_tokens_left:>12,}"
@@ -161,11 +189,6 @@ class Explanation(Model):
             lines.append(f"  {number}  {line[:_MAX_PIN_CHARS]}{'…' * (len(line) > _MAX_PIN_CHARS)}")
         return lines
 
-    def _held(self) -> str:
-        tokens = known_tokens(self.state)
-        at_least = "at least " if is_lower_bound(self.state) else ""
-        return "unknown" if tokens is None else f"{at_least}{tokens:,}"
-
 
 def _age(seconds: float) -> str:
     if seconds < 120:
@@ -194,6 +217,7 @@ def explain(
     pins: tuple[str, ...] = (),
     enforcement: str | None = None,
     settings: Mapping[str, str] | None = None,
+    filled_by: Mapping[str, float] | None = None,
     history: Sequence[HistoryPoint] = (),
 ) -> Explanation:
     """Explain a stored or present state.
@@ -207,10 +231,12 @@ def explain(
         pins: See `Explanation`.
         enforcement: See `Explanation`; None = nothing was enforced.
         settings: See `Explanation`; None = as the state says.
+        filled_by: See `Explanation`; None = as the state says.
         history: As `Backend.history` returns it.
     """
     state = AgentState.from_record(record)
     anchor = state.anchor
+    parts = (state.by_source or {}) if filled_by is None else filled_by
     stored = record.extra.get(SETTING_SOURCES)
     sources = settings or (stored if isinstance(stored, dict) else {})
     return Explanation(
@@ -229,6 +255,7 @@ def explain(
         pins=pins,
         enforcement=enforcement,
         settings={str(name): str(source) for name, source in sources.items()},
+        filled_by={source: round(tokens) for source, tokens in parts.items() if round(tokens)},
         history=tuple(
             PastReading(
                 at=format_time(point.at),

@@ -324,6 +324,18 @@ class Summarizer:
             summary.has_ended_in_overflow = True
             self._follower.on_overflow(record)
 
+    def present_window(self) -> dict[str, float]:
+        """Return the tokens of the window that is open, by what brought them."""
+        self._flush()
+        parts = dict(self._by_source)
+        if self._report is not None:
+            for source, tokens in self._standing.beside.items():
+                _add(parts, source, tokens, _MAX_SOURCES)
+            held = sum(self._report) + self._text_tokens
+            explained = self._inherited + sum(parts.values())
+            _add(parts, UNRECORDED, max(0.0, held - explained), _MAX_SOURCES)
+        return parts
+
     def finish(self) -> TranscriptSummary:
         """Close the last window, and return the summary; nothing can be fed afterwards."""
         self._flush()
@@ -494,14 +506,7 @@ class Summarizer:
 
     def _close_window(self) -> None:
         """Add up what filled the window that ends here."""
-        if self._report is not None:
-            for source, tokens in self._standing.beside.items():
-                _add(self._by_source, source, tokens, _MAX_SOURCES)
-            held = sum(self._report) + self._text_tokens
-            explained = self._inherited + sum(self._by_source.values())
-            unexplained = max(0.0, held - explained)
-            _add(self._by_source, UNRECORDED, unexplained, _MAX_SOURCES)
-        for source, tokens in self._by_source.items():
+        for source, tokens in self.present_window().items():
             _add(self._summary.tokens_by_source, source, tokens, _MAX_SOURCES)
         self._by_source, self._user_tokens = {}, 0.0
         self._standing.close_window()

@@ -16,8 +16,8 @@ if TYPE_CHECKING:
 
 _OWN = "Counted by the agent since the last compaction; estimated."
 _READ = (
-    "Estimated from the transcript, over all epochs. What the provider counted beyond its texts "
-    "is the system prompt, tool definitions and images."
+    "Estimated from the transcript, over all epochs. Not recorded is what the provider counted and "
+    "no text explains."
 )
 _MOST_KEPT = 100
 

@@ -1,4 +1,4 @@
-"""`ultramon explain`: one screen that explains an agent's percentage."""
+"""`ultramon explain`: what an agent's percentage is made of."""
 
 from __future__ import annotations
 
@@ -12,25 +12,36 @@ from ultramon.system.terminal_text import sanitize
 
 @click.command("explain", epilog="Example: ultramon explain scout-2")
 @click.argument("agent")
+@click.option(
+    "--details",
+    is_flag=True,
+    help="Also limits considered, rungs, settings, liveness, and how the window filled.",
+)
 @store_options
-def command(*, agent: str, state_dir: str | None, json: bool) -> None:
-    """Explain an agent's percentage.
+def command(*, agent: str, details: bool, state_dir: str | None, json: bool) -> None:
+    """Explain what fills an agent's window.
 
-    Where the tokens come from (last report, estimate since, calibration), which limits were
-    considered and which one binds, how far the next rung is, how old each number is, and how the
-    window filled until now.
+    How full it is, what brought the tokens, and how far the next level is. The parts are estimated
+    from its transcript, or are as the agent named them.
 
     AGENT is an id, the beginning of one, or a label.
     """
     backend = open_store(state_dir)
     stored = find_agent(backend, agent)
     history = backend.history(stored.agent_id)
-    directory = chosen_directory(state_dir)
-    explanation = explain_stored(stored, directory, history=history, for_people=not json)
+    explanation = explain_stored(
+        stored, chosen_directory(state_dir), history=history, for_people=not json, fills=True
+    )
     if json:
         print_json(explanation.model_dump(mode="json", by_alias=True))
-    else:
-        from ultramon.cli.views.history_chart import draw_history
+        return
+    assert stored.record is not None
+    if not details:
+        from ultramon.cli.views.explain_screen import print_explanation
 
-        lines = draw_history(history, explanation)
-        click.echo(sanitize(f"{explanation}{lines}", keep_lines=True, max_chars=20_000), nl=False)
+        print_explanation(stored.record, explanation)
+        return
+    from ultramon.cli.views.history_chart import draw_history
+
+    lines = draw_history(history, explanation)
+    click.echo(sanitize(f"{explanation}{lines}", keep_lines=True, max_chars=20_000), nl=False)

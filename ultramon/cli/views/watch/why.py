@@ -30,7 +30,6 @@ if TYPE_CHECKING:
 _MAX_TEXT_CHARS = 600
 _MAX_SOURCES = 8
 _MAX_EVENTS = 8
-_MAX_TRANSCRIPT_BYTES = 64 << 20
 """Longer transcripts take seconds; `ultramon report` reads those."""
 
 
@@ -121,37 +120,22 @@ def _transcript(host: Host | None, record: StateRecord, memory: HookMemory) -> s
 
 def _sources(host: Host | None, record: StateRecord, memory: HookMemory) -> Iterator[str]:
     """Yield what filled the window: counted by the agent, else estimated from its transcript."""
-    path = _transcript(host, record, memory)
-    by_source: Mapping[str, float] = record.by_source or {}
-    if not by_source and host is not None and path is not None:
-        with suppress(OSError, ValueError):
-            by_source = _by_transcript(host, record, path)
+    from ultramon.recordings.present_window import present_window
+    from ultramon.recordings.source_words import source_words
+
+    by_source: Mapping[str, float] = {}
+    with suppress(OSError, ValueError):
+        by_source = present_window(record, host, _transcript(host, record, memory))
     total = sum(by_source.values())
     if total <= 0:
         return
     yield from ("", "WHAT FILLED THE WINDOW")
     largest = sorted(by_source.items(), key=lambda item: (-item[1], item[0]))
     for source, amount in largest[:_MAX_SOURCES]:
-        yield f"  {percent(amount / total):>7}  {short_tokens(round(amount)):>6}  {field(source)}"
+        size, name = short_tokens(round(amount)), field(source_words(source))
+        yield f"  {percent(amount / total):>7}  {size:>6}  {name}"
     if len(largest) > _MAX_SOURCES:
         yield f"  and {len(largest) - _MAX_SOURCES} smaller ones"
-
-
-def _by_transcript(host: Host, record: StateRecord, path: str) -> Mapping[str, float]:
-    from ultramon.recordings.packed import open_recording
-    from ultramon.recordings.stored import stamp_of
-    from ultramon.recordings.summary import Summarizer, TranscriptSummary
-
-    stamp = stamp_of(path, follow_links=True)
-    if stamp is None or stamp[1] > _MAX_TRANSCRIPT_BYTES:
-        return {}
-    summary = TranscriptSummary(host=host.name, session_id=record.session_id, model=record.model)
-    summarizer = Summarizer(summary)
-    with open_recording(path) as file:
-        for entry in host.transcripts.read_transcript(file):
-            summarizer.feed(entry)
-    found: Mapping[str, float] = summarizer.memory()["bySource"]
-    return found
 
 
 def _subagents(row: AgentRow) -> Iterator[str]:
