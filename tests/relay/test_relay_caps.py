@@ -7,7 +7,9 @@ from helpers.scripted_model import Step
 
 CHECK = ("--verify", "test -e {item}")
 SECONDS = 300
-EACH = pytest.mark.parametrize("name", ["codex", "gemini", "qwen"])
+EACH = pytest.mark.parametrize(
+    "name", ["codex", "gemini", "qwen", pytest.param("opencode", marks=pytest.mark.exhaustive)]
+)
 STEPS = [Step(20_000 + number, touch(f"made-{number}")) for number in range(20)]
 """A context that never comes to an end."""
 
@@ -16,6 +18,11 @@ STEPS = [Step(20_000 + number, touch(f"made-{number}")) for number in range(20)]
 def relay(tmp_path, name):
     """A project, and a client."""
     return begin_project(name, tmp_path)
+
+
+def asked(api):
+    """How often a reply was asked for, without titles and summaries."""
+    return sum(name == "MAIN" for name, _ in api.requests)
 
 
 def spent(context):
@@ -30,7 +37,7 @@ def test_tokens_are_a_cap_that_one_reply_passes(relay, name):
             relay.begin(*relay.items("a", "b"), *CHECK, "--max-tokens", "50k"), SECONDS
         )
     assert (code, result["stop"]["kind"]) == (5, "budget"), told
-    assert (len(api.requests), len(result["contexts"])) == (3, 1)
+    assert (asked(api), len(result["contexts"])) == (3, 1)
     assert spent(result["contexts"][0]) >= 60_000
     assert "of 50k tokens are spent" in result["stop"]["words"]
     assert result["work"]["killed"] == 0, told
@@ -42,9 +49,9 @@ def test_a_run_that_has_spent_its_tokens_begins_no_context(relay, name):
     """Resumed with more, it continues with what is left."""
     with relay.client.api({"MAIN": STEPS}) as api:
         finish(relay.begin(*relay.items("a"), *CHECK, "--max-tokens", "30k"), SECONDS)
-        before = len(api.requests)
+        before = asked(api)
         code, result, _ = finish(relay.relay("--resume", "job"), SECONDS)
-        assert (code, result["stop"]["kind"], len(api.requests)) == (5, "budget", before)
+        assert (code, result["stop"]["kind"], asked(api)) == (5, "budget", before)
     with relay.client.api({"MAIN": [Step(20_000, touch("a")), Step(21_000)]}):
         code, result, told = finish(relay.relay("--resume", "job", "--max-tokens", "1M"), SECONDS)
     assert (code, result["work"]["counts"]["verified"]) == (0, 1), told
@@ -63,5 +70,5 @@ def test_dollars_are_a_cap_though_the_client_names_no_price(relay, name):
             relay.begin(*relay.items("a"), *CHECK, "--max-usd", f"{50_000 * usd}"), SECONDS
         )
     assert (code, result["stop"]["kind"]) == (5, "budget"), told
-    assert len(api.requests) == 3
+    assert asked(api) == 3
     assert result["contexts"][0]["list_usd"] == pytest.approx(60_003 * usd, rel=0.01)

@@ -13,13 +13,14 @@ from ultramon.state.record import member_name
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Mapping
+    from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
     from typing import Any
 
     from ultramon.hosts.doctor_context import DoctorContext
     from ultramon.hosts.install.plans import Plan, SetupRequest
     from ultramon.hosts.transcripts.jsonl import TranscriptReader
     from ultramon.hosts.transcripts.records import (
+        Billed,
         LastReading,
         Report,
         SessionEnd,
@@ -368,6 +369,24 @@ class Transcripts:
 
     def find_stored(self, path: str) -> StoredTranscript | None:
         """Return one of the transcripts of such a file, by its name; None = it is not this host's.
+
+        Raises:
+            OSError: The file cannot be read.
+            ValueError: It is no regular file, or of an unknown version.
+        """
+        return None
+
+    def new_requests(
+        self, path: str, counted: Collection[str], most: int
+    ) -> list[tuple[str, Report | Billed]] | None:
+        """Return what requests of one of the transcripts of such a file cost, the oldest first.
+
+        None = the transcript is a file of its own, of which `open_reader` reads what is new.
+
+        Args:
+            path: Its name.
+            counted: The ids of messages to leave out.
+            most: How many of its newest messages are looked at.
 
         Raises:
             OSError: The file cannot be read.

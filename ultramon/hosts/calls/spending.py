@@ -40,6 +40,8 @@ REASON = f"[ultramon] ended this turn: {SPENT}."
 KIND_COUNT = 5
 MAX_UNWEIGHED = 1000
 """Replies of models without weights that are kept apart until the relay has found the weights."""
+MAX_COUNTED = 1000
+"""Replies of an agent, the last ones, that are known as counted where they are read once more."""
 _LOCK_SECONDS = 1.0
 _WAIT_SECONDS = 0.15
 _BEFORE_REQUEST = (TOOL_ENDED, TOOLS_ENDED, SUBAGENT_ENDED)
@@ -61,6 +63,7 @@ class Spent:
         largest_tokens: Of one reply, at most.
         unweighed: The models of which a reply has no weight yet, each with the input of the
             request and its tokens by kind.
+        counted: What names the last replies, see `name_of`, the oldest first.
         held: The tokens, by kind, of a last reply that a later line may still take back: they are
             not in `tokens` yet.
         held_nano_usd: Of the same one.
@@ -76,6 +79,7 @@ class Spent:
         self.reader: dict[str, Any] | None = value.get("reader")
         self.offset: int = value.get("offset", 0)
         self.last: list[Any] | None = value.get("last")
+        self.counted: dict[str, None] = dict.fromkeys(value.get("counted", ()))
         self.held: list[int] = value.get("held", [0] * KIND_COUNT)
         self.held_nano_usd: int = value.get("heldNanoUsd", 0)
         if {len(self.tokens), len(self.held)} != {KIND_COUNT}:
@@ -102,12 +106,22 @@ class Spent:
             "reader": self.reader,
             "offset": self.offset,
             "last": self.last,
+            "counted": list(self.counted),
             "held": self.held,
             "heldNanoUsd": self.held_nano_usd,
         }
 
-    def add(self, record: Report | Billed, reserve: Reserve) -> None:
-        """Count a request; a reply that corrects the one before it takes that one's place."""
+    def add(self, record: Report | Billed, reserve: Reserve, message_id: str | None = None) -> None:
+        """Count a request; a reply that corrects the one before it takes that one's place.
+
+        Args:
+            record: The request.
+            reserve: For its weight.
+            message_id: What names it; None = as `name_of` does.
+        """
+        self.counted[name_of(record) if message_id is None else message_id] = None
+        if len(self.counted) > MAX_COUNTED:
+            del self.counted[next(iter(self.counted))]
         if isinstance(record, Report) and record.update and self.last is not None:
             self._count(self.last, -1)
         entry = reply_of(record)
@@ -222,6 +236,12 @@ def reply_of(record: Report | Billed) -> tuple[str, int, list[int]]:
     return record.model or "", request, kinds
 
 
+def name_of(record: Report | Billed) -> str:
+    """Return the id of a request's message; where it has none, what no two requests share."""
+    message_id = record.message_id if isinstance(record, Report) else None
+    return message_id or f"{record.at} {record.billed_tokens}"
+
+
 def spent_of_context(run_folder: str, session_id: str) -> dict[str, Spent]:
     """Return what each agent of a context has spent, by its id; without a file there is none.
 
@@ -331,13 +351,18 @@ class Spending:
 
 
 def count_new(host: Host, path: str, spent: Spent, reserve: Reserve) -> None:
-    """Count the replies behind the last one that was counted.
+    """Count the replies that have not been counted.
 
     Raises:
         OSError: The transcript cannot be opened, but for one that is not there yet.
-        ValueError: It is no regular file but, for example, a link.
+        ValueError: It is no regular file but, for example, a link; or of an unknown version.
     """
     try:
+        requests = host.transcripts.new_requests(path, spent.counted, MAX_COUNTED)
+        if requests is not None:
+            for message_id, request in requests:
+                spent.add(request, reserve, message_id)
+            return
         fd, size = open_transcript(path)
     except FileNotFoundError:
         return

@@ -127,6 +127,21 @@ def newest_messages(database: Any, session_id: str, count: int) -> Iterator[tupl
         yield message_id.decode(), data
 
 
+def newest_message_ids(database: Any, session_id: str, count: int) -> list[str]:
+    """Return the ids of the last messages of a session, the oldest first."""
+    query = "SELECT id FROM message WHERE session_id = ? "
+    query += "ORDER BY time_created DESC, id DESC LIMIT ?"
+    rows = database.execute(query, (session_id, count)).fetchall()
+    return [message_id.decode() for (message_id,) in reversed(rows)]
+
+
+def message(database: Any, message_id: str) -> bytes:
+    """Return a message, as JSON; empty where it is gone."""
+    query = "SELECT data FROM message WHERE id = ?"
+    found = database.execute(query, (message_id,)).fetchone()
+    return b"" if found is None else found[0]
+
+
 def parts_of(database: Any, message_id: str) -> Iterator[bytes]:
     """Yield the parts of a message in their order, as JSON."""
     query = "SELECT data FROM part WHERE message_id = ? ORDER BY id"

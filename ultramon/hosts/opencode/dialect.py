@@ -56,6 +56,8 @@ _USUAL_RESERVE_TOKENS = 20_000
 class OpencodeDialect(Dialect):
     """opencode, learnt from version 1.18.33."""
 
+    ends_turns = True
+
     def read_event(
         self, payload: dict[str, Any], environ: Mapping[str, str], tail: bytes = b""
     ) -> HookEvent:

@@ -6,17 +6,24 @@ the database.
 
 from __future__ import annotations
 
-from ultramon.hosts.opencode.reader import ABORTED, ended_at, error_of, is_summary, report_of
+from ultramon.hosts.opencode.reader import (
+    ABORTED,
+    ended_at,
+    error_of,
+    is_summary,
+    report_of,
+    request_of,
+)
 from ultramon.hosts.transcripts.jsonl import decode_object, object_in, text_of
 from ultramon.hosts.transcripts.records import LastReading, SessionEnd
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Collection, Iterable, Iterator
     from typing import Any
 
     from ultramon.hosts.transcripts.jsonl import JsonObject
-    from ultramon.hosts.transcripts.records import Report
+    from ultramon.hosts.transcripts.records import Billed, Report
 
 _MAX_MESSAGES = 200
 _CALLS = "tool-calls"
@@ -91,6 +98,27 @@ def read_last_replies(path: str, *, is_subagent: bool) -> list[tuple[Report, lis
             report = None if info.get("summary") is True else _report_or_none(info, name)
             if report is not None:
                 found.append((report, []))
+    return found
+
+
+def read_new_requests(
+    path: str, counted: Collection[str], most: int
+) -> list[tuple[str, Report | Billed]]:
+    """Return what requests of a session cost; see `Transcripts.new_requests`."""
+    from ultramon.hosts.opencode.database import message, newest_message_ids, opened, split
+
+    file, session_id = split(path)
+    found = []
+    with opened(file) as database:
+        for name in newest_message_ids(database, session_id, most):
+            if name in counted:
+                continue
+            try:
+                request = request_of(_decoded(message(database, name)), name)
+            except ValueError:
+                continue
+            if request is not None:
+                found.append((name, request))
     return found
 
 

@@ -127,6 +127,22 @@ def error_of(info: JsonObject) -> str | None:
     return OVERFLOW if name == OVERFLOW_ERROR else name
 
 
+def request_of(info: JsonObject, message_id: str) -> Report | Billed | None:
+    """Return what the request behind a message cost; None = it had none, or it is not known yet.
+
+    Raises:
+        ValueError: A number is no token count.
+    """
+    if info.get("role") != "assistant":
+        return None
+    report = report_of(info, message_id)
+    if report is None or info.get("summary") is not True:
+        return report
+    if not is_summary(info):
+        return None
+    return Billed(report.model, report.billed_tokens, report.at, is_summary=True)
+
+
 def is_summary(info: JsonObject) -> bool:
     """Tell the complete summary of a compaction, whose count is of the window before."""
     return info.get("summary") is True and ended_at(info) is not None and not info.get("error")
@@ -157,18 +173,13 @@ class _LineReader:
     def _read_message(self, info: JsonObject, name: str) -> list[Record]:
         if info.get("role") != "assistant":
             return []
-        report = report_of(info, name)
+        request = request_of(info, name)
+        found: list[Record] = [] if request is None else [request]
         if info.get("summary") is True:
-            if not is_summary(info):
-                return []
-            records: list[Record] = [Boundary(self._trigger, None, ended_at(info))]
-            if report is not None:
-                billed = (report.input_tokens, report.cache_read_tokens,
-                          report.cache_creation_tokens, 0, report.output_tokens)  # fmt: skip
-                records.insert(0, Billed(report.model, billed, report.at, is_summary=True))
-            return records
-        self._is_counted = report is not None
-        found: list[Record] = [] if report is None else [report]
+            if is_summary(info):
+                found.append(Boundary(self._trigger, None, ended_at(info)))
+            return found
+        self._is_counted = request is not None
         if error_of(info) == OVERFLOW:
             found.append(Overflow(ended_at(info)))
         return found

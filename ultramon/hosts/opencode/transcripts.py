@@ -42,6 +42,7 @@ class OpencodeTranscripts(Transcripts):
 
     read_last_reading = staticmethod(last_reading.read_last_reading)
     read_last_replies = staticmethod(last_reading.read_last_replies)
+    new_requests = staticmethod(last_reading.read_new_requests)
     looks_like_transcript = staticmethod(reader.looks_like_transcript)
     identify = staticmethod(reader.identify)
     read_transcript = staticmethod(reader.read_transcript)
