@@ -122,3 +122,16 @@ def test_a_large_request_is_dearer(request_tokens, weight):
     """A tier holds above its first number, for the whole request."""
     reserve = Reserve(None, 1, {MODEL: WEIGHTS})
     assert reserve.weigh(MODEL, request_tokens, [10, 0, 0, 0, 0]) == 10 * weight
+
+
+def test_a_transcript_that_was_written_anew_counts_only_what_is_new(session):
+    """A host that compacts may leave a shorter file, with the last replies still in it."""
+    keep(session, tokens=10**9)
+    replies = [session.reply_line(20_000, text="x" * 500) for _ in range(4)]
+    session.write(*replies)
+    assert not is_ended(session.tool(20_000))
+    session.transcript.write_bytes(b"")
+    session.write(*replies[2:])
+    assert not is_ended(session.tool(20_000))
+    (spent,) = spent_of_context(folder_of(session), session.session_id).values()
+    assert sum(spent.all_kinds) == 6 * 20_005

@@ -366,15 +366,16 @@ def count_new(host: Host, path: str, spent: Spent, reserve: Reserve) -> None:
         fd, size = open_transcript(path)
     except FileNotFoundError:
         return
+    known: dict[str, None] = {}
     with open(fd, "rb") as stream:
         if size < spent.offset:  # the host has written it anew
-            spent.offset, spent.reader = 0, None
+            spent.offset, spent.reader, known = 0, None, dict(spent.counted)
         stream.seek(spent.offset)
         reader = host.transcripts.open_reader(spent.reader)
         if reader is None:
             return
         for record in read_lines(whole_lines(stream), reader.read, reader.is_ignorable):
-            if isinstance(record, (Report, Billed)):
+            if isinstance(record, (Report, Billed)) and name_of(record) not in known:
                 spent.add(record, reserve)
         spent.offset, spent.reader = stream.tell(), reader.memory()
         spent.hold(reader.held, reserve)
