@@ -7,7 +7,7 @@ from helpers.hooked_session import MODEL, HookedSession
 
 from ultramon.hosts.calls.spending import FOLDER, REASON, Reserve, Spent, spent_of_context
 from ultramon.hosts.calls.switches import RELAY_FOLDER
-from ultramon.hosts.transcripts.records import Report
+from ultramon.hosts.transcripts.records import Billed, Report
 
 WEIGHTS = [[0, 3_000, 300, 3_750, 6_000, 15_000], [200_000, 6_000, 600, 7_500, 12_000, 22_500]]
 
@@ -135,3 +135,37 @@ def test_a_transcript_that_was_written_anew_counts_only_what_is_new(session):
     assert not is_ended(session.tool(20_000))
     (spent,) = spent_of_context(folder_of(session), session.session_id).values()
     assert sum(spent.all_kinds) == 6 * 20_005
+
+
+def test_a_correction_finds_its_reply_behind_a_summary():
+    """Other requests are counted between the two."""
+    for weights in ({MODEL: WEIGHTS}, {}):
+        reserve, spent = Reserve(None, 10**12, weights), Spent()
+        spent.add(report(1_000, 1), reserve)
+        spent = Spent(json.loads(json.dumps(spent.to_json())))
+        spent.add(Billed(MODEL, (7, 0, 0, 0, 9)), reserve)
+        spent.add(report(1_000, 400, update=True), reserve)
+        assert spent.all_kinds == [1_007, 0, 0, 0, 409]
+        spent.weigh_again(Reserve(None, 10**12, {MODEL: WEIGHTS}))
+        assert spent.all_nano_usd == 1_007 * 3_000 + 409 * 15_000
+
+
+def test_a_reply_that_is_weighed_later_counts_as_the_largest():
+    """One more of its size may spend the rest."""
+    spent = Spent()
+    spent.add(report(1_000, 400), Reserve(None, 10_000_000, {}))
+    assert spent.largest_tokens == 1_400
+    reserve = Reserve(None, 20_000_000, {MODEL: WEIGHTS})
+    spent.weigh_again(reserve)
+    assert spent.largest_nano_usd == 1_000 * 3_000 + 400 * 15_000
+    assert reserve.is_near([spent])
+
+
+def test_a_reply_that_may_be_taken_back_waits_for_its_weight():
+    """The relay finds the model in what is stored; the reply is weighed as a counted one is."""
+    reserve, spent = Reserve(None, 10**12, {}), Spent()
+    spent.hold([report(1_000, 400)], reserve)
+    spent = Spent(json.loads(json.dumps(spent.to_json())))
+    assert [model for model, _, _ in spent.all_unweighed] == [MODEL]
+    spent.hold([report(1_000, 400)], Reserve(None, 10**12, {MODEL: WEIGHTS}))
+    assert (spent.all_unweighed, spent.all_nano_usd) == ([], 1_000 * 3_000 + 400 * 15_000)

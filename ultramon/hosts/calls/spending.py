@@ -30,6 +30,8 @@ if TYPE_CHECKING:
     from ultramon.hosts.transcripts.records import Record
 
     _Stored = TypeVar("_Stored")
+    _Reply = list[Any]
+    """The model of a request, its input, and what it cost in tokens by kind."""
 
 FOLDER = "spending"
 """Of a relay's run: one reserve a context, and what each agent has spent of it."""
@@ -67,6 +69,7 @@ class Spent:
         held: The tokens, by kind, of a last reply that a later line may still take back: they are
             not in `tokens` yet.
         held_nano_usd: Of the same one.
+        held_unweighed: Of the same one, where its model has no weight yet.
     """
 
     def __init__(self, value: dict[str, Any] | None = None) -> None:
@@ -75,13 +78,14 @@ class Spent:
         self.nano_usd: int = value.get("nanoUsd", 0)
         self.largest_tokens: int = value.get("largestTokens", 0)
         self.largest_nano_usd: int = value.get("largestNanoUsd", 0)
-        self.unweighed: list[tuple[str, int, list[int]]] = value.get("unweighed", [])
+        self.unweighed: list[_Reply] = value.get("unweighed", [])
         self.reader: dict[str, Any] | None = value.get("reader")
         self.offset: int = value.get("offset", 0)
         self.last: list[Any] | None = value.get("last")
         self.counted: dict[str, None] = dict.fromkeys(value.get("counted", ()))
         self.held: list[int] = value.get("held", [0] * KIND_COUNT)
         self.held_nano_usd: int = value.get("heldNanoUsd", 0)
+        self.held_unweighed: list[_Reply] = value.get("heldUnweighed", [])
         if {len(self.tokens), len(self.held)} != {KIND_COUNT}:
             raise TypeError("tokens by kind")
 
@@ -89,6 +93,11 @@ class Spent:
     def all_kinds(self) -> list[int]:
         """The tokens of every reply so far, by kind."""
         return list(map(add, self.tokens, self.held))
+
+    @property
+    def all_unweighed(self) -> list[_Reply]:
+        """The replies so far of which no weight is known."""
+        return [*self.unweighed, *self.held_unweighed]
 
     @property
     def all_nano_usd(self) -> int:
@@ -109,6 +118,7 @@ class Spent:
             "counted": list(self.counted),
             "held": self.held,
             "heldNanoUsd": self.held_nano_usd,
+            "heldUnweighed": self.held_unweighed,
         }
 
     def add(self, record: Report | Billed, reserve: Reserve, message_id: str | None = None) -> None:
@@ -125,32 +135,38 @@ class Spent:
         if isinstance(record, Report) and record.update and self.last is not None:
             self._count(self.last, -1)
         entry = reply_of(record)
-        self.last = [*entry, reserve.weigh(*entry)]
-        self._count(self.last, 1)
+        counted = [*entry, reserve.weigh(*entry)]
+        self._count(counted, 1)
+        if isinstance(record, Report):  # no other request is corrected
+            self.last = counted
 
     def _count(self, reply: list[Any], sign: int) -> None:
         model, request, kinds, nano_usd = reply
         self.tokens = [one + sign * more for one, more in zip(self.tokens, kinds, strict=True)]
-        if nano_usd is None:
-            entry = (model, request, kinds)
-            if sign > 0:
-                self.unweighed = [*self.unweighed, entry][-MAX_UNWEIGHED:]
-            else:
-                self.unweighed = self.unweighed[:-1]
-            return
-        self.nano_usd += sign * nano_usd
         if sign > 0:
-            self.largest_nano_usd = max(self.largest_nano_usd, nano_usd)
             self.largest_tokens = max(self.largest_tokens, sum(kinds))
+        if nano_usd is not None:
+            self._add_cost(sign * nano_usd)
+        elif sign > 0:
+            self.unweighed = [*self.unweighed, [model, request, kinds]][-MAX_UNWEIGHED:]
+        elif [model, request, kinds] in self.unweighed:
+            self.unweighed.remove([model, request, kinds])
+
+    def _add_cost(self, nano_usd: int) -> None:
+        self.nano_usd += nano_usd
+        self.largest_nano_usd = max(self.largest_nano_usd, nano_usd)
 
     def hold(self, records: Iterable[Record], reserve: Reserve) -> None:
         """Take the replies that a later line may still take back, in place of those before."""
-        self.held, self.held_nano_usd = [0] * KIND_COUNT, 0
+        self.held, self.held_nano_usd, self.held_unweighed = [0] * KIND_COUNT, 0, []
         for record in records:
             if isinstance(record, (Report, Billed)):
                 entry = reply_of(record)
                 self.held = list(map(add, self.held, entry[2]))
-                self.held_nano_usd += reserve.weigh(*entry) or 0
+                nano_usd = reserve.weigh(*entry)
+                self.held_nano_usd += nano_usd or 0
+                if nano_usd is None:
+                    self.held_unweighed.append([*entry])
 
     def weigh_again(self, reserve: Reserve) -> None:
         """Weigh the replies that had no weight, as far as the reserve has them by now."""
@@ -158,9 +174,9 @@ class Spent:
         for model, request, kinds in waiting:
             nano_usd = reserve.weigh(model, request, kinds)
             if nano_usd is None:
-                self.unweighed.append((model, request, kinds))
+                self.unweighed.append([model, request, kinds])
                 continue
-            self.nano_usd += nano_usd
+            self._add_cost(nano_usd)
             if self.last is not None and self.last[:3] == [model, request, kinds]:
                 self.last[3] = nano_usd
 

@@ -113,7 +113,7 @@ class RunSpending:
             reserve = read_reserve(self.folder, agent_id)
         except (OSError, ValueError):
             return  # it was begun without a cap, or what is damaged is said by the hook
-        models = {model for one in spent.values() for model, _, _ in one.unweighed}
+        models = {model for one in spent.values() for model, _, _ in one.all_unweighed}
         if reserve is not None and self._weigh(reserve, models):
             reserve.store(self.folder, agent_id)
         self._seen[agent_id] = changed_at
