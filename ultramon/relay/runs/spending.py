@@ -141,33 +141,44 @@ class RunSpending:
             agent_id: Its agent.
             state: Of that one, for its model; None = it has none.
         """
-        self._take_counted(record, agent_id)
-        if record.list_usd is None and state is not None and record.spent != SpentTokens():
-            spent = record.spent
-            usage = TokenUsage(
-                spent.input_tokens,
-                spent.cache_read_tokens,
-                spent.cache_creation_tokens,
-                output_tokens=spent.output_tokens,
-            )
-            # Of the sizes of its requests that of the last one is known.
-            request_tokens = state.estimated_tokens or 0
-            price = self.prices.price(usage, state.model, request_tokens=request_tokens)
-            record.list_usd = None if price is None else price.usd
+        counted_usd, is_larger = self._take_counted(record, agent_id)
+        # The price of the smaller count would leave out what only the larger one has.
+        priced_usd = None if is_larger and counted_usd else self._price(record.spent, state)
+        known = [usd for usd in (counted_usd, priced_usd) if usd is not None]
+        record.list_usd = max(known, default=record.list_usd)
 
-    def _take_counted(self, record: ContextRecord, agent_id: str) -> None:
+    def _price(self, spent: SpentTokens, state: StateRecord | None) -> float | None:
+        if state is None or spent == SpentTokens():
+            return None
+        usage = TokenUsage(
+            spent.input_tokens,
+            spent.cache_read_tokens,
+            spent.cache_creation_tokens,
+            output_tokens=spent.output_tokens,
+        )
+        # Of the sizes of its requests that of the last one is known.
+        request_tokens = state.estimated_tokens or 0
+        price = self.prices.price(usage, state.model, request_tokens=request_tokens)
+        return None if price is None else price.usd
+
+    def _take_counted(self, record: ContextRecord, agent_id: str) -> tuple[float | None, bool]:
+        """Return the cost of what the hooks have counted, and whether that is the larger count."""
         try:
             counted = spent_of_context(self.folder, agent_id).values()
             reserve = read_reserve(self.folder, agent_id)
         except (OSError, ValueError):
-            return
+            return None, False
         if not counted or reserve is None:
-            return
+            return None, False
         kinds = [sum(kind) for kind in zip(*(one.all_kinds for one in counted), strict=True)]
         new, read, written, written_1h, output = kinds
         tokens = SpentTokens(new, written + written_1h, read, output)
         # Of two counts the higher one holds, as for the cap.
-        if tokens.all_tokens > record.spent.all_tokens:
+        is_larger = tokens.all_tokens >= record.spent.all_tokens
+        if is_larger:
             record.spent = tokens
-        nano_usd = sum(one.all_nano_usd for one in counted)
-        record.list_usd = nano_usd / NANO if nano_usd else None
+        # No hook has run since these replies, with which the relay could have found the weights.
+        waiting = [reply for one in counted for reply in one.all_unweighed]
+        self._weigh(reserve, dict.fromkeys(model for model, _, _ in waiting))
+        late = sum(reserve.weigh(*reply) or 0 for reply in waiting)
+        return (sum(one.all_nano_usd for one in counted) + late) / NANO or None, is_larger
