@@ -61,9 +61,10 @@ def continuation(
                 f"{clock_time(until, now)}: {other} takes over"
             )
             return None
-        if is_too_long(run, until - now):
-            what = f"the usage limit of {record.agent} is met"
-            run.stop_for(too_long(run, what, clock_time(until, now)))
+        # Another host, whose plan is used up, may be free before the limit of this one ends.
+        soonest = run.launchers.free_at(run.launchers.next_name())
+        if is_too_long(run, soonest - now):
+            run.stop_for(too_long(run, _limit_met(record.agent), clock_time(until, now)))
             return None
     ends = clock_time(until, now)
     run.tell(f"context {record.number} waits for the {limit.kind} limit until {ends}")
@@ -106,17 +107,19 @@ class PlanPause:
         until = run.launchers.free_at(name)
         if not held or until <= now:
             return True
-        if name not in held:  # it is free again before the plan of another one
-            return False
-        account, limit = held[name]
-        what = f"{account.name} has used {limit.percent} % of its {limit.name} limit"
-        ends = reset_words(limit, now, utc=True)
+        mine = ""
+        if name in held:
+            account, limit = held[name]
+            what = f"{account.name} has used {limit.percent} % of its {limit.name} limit"
+            ends = reset_words(limit, now, utc=True)
+            if left := run.choices.leave_plan:
+                mine = f", {left:.0%} of it are yours"
+        else:  # it is free again before the plan of another one
+            what, ends = _limit_met(name), clock_time(until, now)
         if is_too_long(run, until - now):
             run.stop_for(too_long(run, what, ends))
         elif ends != self._told:
             self._told = ends
-            left = run.choices.leave_plan
-            mine = f", {left:.0%} of it are yours" if left else ""
             run.tell(f"{what}{mine}: the next context begins after its reset at {ends}")
         return False
 
@@ -138,6 +141,10 @@ class PlanPause:
         ]
         last = max(used_up, key=lambda one: one.resets_at, default=None)
         return None if last is None else (account, last)
+
+
+def _limit_met(name: str) -> str:
+    return f"the usage limit of {name} is met"
 
 
 class BudgetPause:
