@@ -58,6 +58,13 @@ def test_what_is_no_limit_is_unknown(broken):
     assert read_limits(broken, AT) == []
 
 
+@pytest.mark.parametrize("minutes", [[300], {"minutes": 300}, "300", True, None, 300.5])
+def test_a_window_that_is_no_number_has_the_place_as_its_name(minutes):
+    """Whatever the rollout holds there."""
+    window = {"used_percent": 5, "window_minutes": minutes, "resets_at": AT + 100}
+    assert read_limits({"primary": window}, AT) == [PlanLimit("primary", 0.05, AT + 100, AT)]
+
+
 @pytest.mark.parametrize("event", ["PostToolUse", "Stop"])
 def test_a_hook_keeps_them_for_the_account(tmp_path, event):
     """The real hook on the recorded lines, moved to the present."""

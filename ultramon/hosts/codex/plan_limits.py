@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from ultramon.state.plan_limits import PlanLimit
 
 _WINDOWS = ("primary", "secondary")
-_NAMES = {300: FIVE_HOURS, 10_080: SEVEN_DAYS}
+_NAMES: dict[float, str] = {300: FIVE_HOURS, 10_080: SEVEN_DAYS}
 """By the minutes of a window."""
 _OWN_ID = "codex"
 """Of the limits of the plan itself; others are those of one model."""
@@ -34,7 +34,8 @@ def read_limits(rate_limits: dict[str, Any], at: float) -> list[PlanLimit]:
         seconds = finite_number(facts.get("resets_in_seconds"))
         if resets_at is None and seconds is not None:  # versions of 2025
             resets_at = at + seconds
-        name = _NAMES.get(facts.get("window_minutes"), window)  # type: ignore[arg-type]
+        minutes = finite_number(facts.get("window_minutes"))
+        name = window if minutes is None else _NAMES.get(minutes, window)
         if isinstance(owner, str) and owner != _OWN_ID:
             name = f"{owner}.{name}"
         limit = plan_limit(name, facts.get("used_percent"), resets_at, at)
