@@ -6,9 +6,11 @@ import sqlite3
 
 import pytest
 from helpers.opencode_session import plant, session_id
+from helpers.program import run
 from hypothesis import given
 from hypothesis import strategies as st
 
+from ultramon.hosts.opencode.database import sessions_since
 from ultramon.hosts.opencode.reader import identify, looks_like_transcript, read_transcript
 from ultramon.hosts.opencode.transcripts import TRANSCRIPTS
 from ultramon.hosts.transcripts.jsonl import bounded_lines
@@ -218,9 +220,105 @@ def test_what_is_no_database_of_the_client_is_named(path, tmp_path):
         assert TRANSCRIPTS.find_stored(f"{file}/ses_1") is None
     with pytest.raises(FileNotFoundError):
         TRANSCRIPTS.read_last_reading(str(tmp_path / "gone.db" / "ses_1"), is_subagent=False)
-    (tmp_path / "link.db").symlink_to(path)
+
+
+@pytest.mark.timeout(30)
+def test_a_pipe_is_passed_over(tmp_path):
+    """Without waiting for what would write into it."""
+    os.mkfifo(tmp_path / "opencode.db")
+    assert TRANSCRIPTS.transcripts_in(str(tmp_path / "opencode.db")) is None
     with pytest.raises(ValueError, match="not a regular file"):
-        TRANSCRIPTS.read_last_reading(f"{tmp_path}/link.db/ses_1", is_subagent=False)
+        TRANSCRIPTS.read_last_reading(f"{tmp_path}/opencode.db/ses_1", is_subagent=False)
+
+
+@pytest.mark.parametrize("keep_open", [False, True])
+def test_a_link_is_what_it_leads_to(path, tmp_path, keep_open):
+    """As to the client, with what that has not yet moved into the file itself."""
+    client = plant(path, "compaction", keep_open=keep_open)
+    link = tmp_path / "opencode" / "opencode.db"
+    link.parent.mkdir()
+    link.symlink_to(path)
+    names = [os.path.join(link, session_id(path))]
+    assert TRANSCRIPTS.transcripts_in(str(link)) == names
+    assert list(TRANSCRIPTS.transcript_files({"XDG_DATA_HOME": str(tmp_path)})) == names
+    assert TRANSCRIPTS.read_last_reading(names[0], is_subagent=False).report is not None
+    assert sorted(os.listdir(link.parent)) == ["opencode.db"]
+    if client is not None:
+        client.close()
+
+
+def damage(path, table):
+    """Overwrite the first page of a table."""
+    with sqlite3.connect(path) as database:
+        query = "SELECT rootpage FROM sqlite_master WHERE name = ?"
+        (page,) = database.execute(query, (table,)).fetchone()
+        (size,) = database.execute("PRAGMA page_size").fetchone()
+    database.close()
+    with path.open("r+b") as file:
+        file.seek((page - 1) * size)
+        file.write(b"\xff" * size)
+
+
+@pytest.mark.parametrize("table", ["session", "message", "sqlite_master"])
+def test_a_damaged_database_takes_nothing_from_the_others(path, table):
+    """It is named where its sessions cannot be listed, and by each one that cannot be read."""
+    data = path.parent / "opencode"
+    plant(data / "opencode.db", "plain_then_continue")
+    plant(data / "opencode-beta.db", "compaction")
+    plant(data / "opencode-zeta.db", "compaction")
+    beta = data / "opencode-beta.db"
+    if table == "sqlite_master":
+        with beta.open("r+b") as file:
+            file.seek(100)
+            file.write(b"\xff" * 3_996)
+    else:
+        damage(beta, table)
+    errors = []
+    found = [*TRANSCRIPTS.transcript_files({"XDG_DATA_HOME": str(path.parent)}, errors.append)]
+    names = {os.path.basename(os.path.dirname(one)) for one in found}
+    assert {"opencode.db", "opencode-zeta.db"} <= names
+    assert [one.filename for one in errors] == ([] if table == "message" else [str(beta)])
+    done = report(path.parent)
+    assert done.returncode == 0, done.stderr
+    assert str(beta) in done.stderr
+    assert "ses_" in done.stdout
+
+
+@pytest.mark.parametrize("strange", ["NULL", "'soon'", "x'ff'", "1e300"])
+def test_values_that_the_client_never_writes_hide_no_other_session(path, strange):
+    """Its tables promise more than a damaged file keeps."""
+    data = path.parent / "opencode"
+    plant(data / "opencode.db", "plain_then_continue")
+    plant(data / "opencode.db", "compaction")
+    with sqlite3.connect(data / "opencode.db") as database:
+        database.execute("PRAGMA writable_schema = ON")
+        database.execute("UPDATE sqlite_master SET sql = replace(sql, 'NOT NULL', '')")
+    database.close()
+    name = session_id(data / "opencode.db")
+    with sqlite3.connect(data / "opencode.db") as database:
+        for column in ("time_created", "directory", "version", "model"):
+            database.execute(f"UPDATE session SET {column} = {strange} WHERE id = ?", (name,))
+        for column in ("time_created", "time_updated", "data"):
+            query = f"UPDATE message SET {column} = {strange} WHERE session_id = ?"
+            database.execute(query, (name,))
+        database.execute(f"UPDATE part SET data = {strange} WHERE session_id = ?", (name,))
+    database.close()
+    found = [*TRANSCRIPTS.transcript_files({"XDG_DATA_HOME": str(path.parent)})]
+    assert len(found) == 2
+    for one in found:
+        with TRANSCRIPTS.find_stored(one).open() as stream:
+            list(read_transcript(bounded_lines(stream)))
+        TRANSCRIPTS.read_last_reading(one, is_subagent=False)
+        TRANSCRIPTS.read_session_end(one, {})
+        TRANSCRIPTS.new_requests(one, (), 10)
+    assert isinstance(sessions_since(str(data / "opencode.db"), 0.0), dict)
+    assert report(path.parent).returncode == 0
+
+
+def report(data):
+    """Run `ultramon report` on what the clients of a user keep."""
+    changes = {"HOME": str(data), "XDG_DATA_HOME": str(data), "XDG_CACHE_HOME": str(data)}
+    return run("report", "--days", "9999", **changes)
 
 
 def test_a_query_is_bounded_by_one_session(path):

@@ -37,22 +37,22 @@ _CHILDREN = """
 
 @contextmanager
 def opened(path: str) -> Iterator[Any]:
-    """Open a database for reading.
+    """Open a database for reading; a link is what it leads to, as it is to the client.
 
     Raises:
         OSError: It is not there, not readable, or another program has locked it.
         ValueError: It is no regular file, no database, or one whose tables are not known.
     """
-    if not stat.S_ISREG(os.lstat(path).st_mode):
-        raise ValueError(f"{path} is not a regular file")
+    _check_regular(path)
     try:
         import sqlite3
     except ImportError as error:
         raise OSError(errno.ENOSYS, "this Python has no SQLite", path) from error
     # Without a log of writes no client has it open; SQLite would make an empty one, and leave it.
-    how = "mode=ro" if os.path.exists(f"{path}-wal") else "mode=ro&immutable=1"
+    real = os.path.realpath(path)  # a link has no log beside it
+    how = "mode=ro" if os.path.exists(f"{real}-wal") else "mode=ro&immutable=1"
     try:
-        uri = f"file:{quote(os.path.abspath(path))}?{how}"
+        uri = f"file:{quote(real)}?{how}"
         connection = sqlite3.connect(uri, timeout=_BUSY_SECONDS, isolation_level=None, uri=True)
         with closing(connection):
             connection.text_factory = bytes  # what is no UTF-8 must not hide the rest
@@ -65,6 +65,12 @@ def opened(path: str) -> Iterator[Any]:
         raise OSError(errno.EIO, str(error), path) from error
     except sqlite3.DatabaseError as error:
         raise ValueError(f"{path}: {error}") from error
+
+
+def _check_regular(path: str) -> None:
+    """Refuse what would block: a pipe waits for a writer."""
+    if not stat.S_ISREG(os.stat(path).st_mode):
+        raise ValueError(f"{path} is not a regular file")
 
 
 def split(path: str) -> tuple[str, str]:
@@ -80,30 +86,36 @@ def split(path: str) -> tuple[str, str]:
 
 
 def is_of_host(path: str) -> bool:
-    """Return whether a file is a database of this host."""
+    """Return whether a file is a database of this host.
+
+    Raises:
+        OSError: As `opened`, but for a file that is not there.
+        ValueError: It is a database, and damaged.
+    """
     try:
-        with open(path, "rb") as stream:
-            if stream.read(len(MAGIC)) != MAGIC:
-                return False
-        with opened(path) as database:
-            names = database.execute("SELECT name FROM sqlite_master WHERE type = 'table'")
-            return {name.decode() for (name,) in names} >= _TABLES
-    except (OSError, ValueError):
+        _check_regular(path)
+    except (FileNotFoundError, NotADirectoryError, ValueError):
         return False
+    with open(path, "rb") as stream:
+        if stream.read(len(MAGIC)) != MAGIC:
+            return False
+    with opened(path) as database:
+        names = database.execute("SELECT name FROM sqlite_master WHERE type = 'table'")
+        return {_text(name) for (name,) in names} >= _TABLES
 
 
 def session_ids(path: str) -> list[str]:
     """Return all sessions of a database, the oldest first; raises as `opened`."""
     with opened(path) as database:
         rows = database.execute("SELECT id FROM session ORDER BY time_created, id").fetchall()
-    return [session_id.decode() for (session_id,) in rows]
+    return [_text(session_id) for (session_id,) in rows if session_id]
 
 
 def subagent_ids(path: str, session_id: str) -> list[str]:
     """Return the subagents of a session and theirs, the oldest first; raises as `opened`."""
     with opened(path) as database:
         rows = database.execute(_CHILDREN, {"id": session_id}).fetchall()
-    return sorted((one.decode() for (one,) in rows), reverse=True)  # newer ids sort lower
+    return sorted((_text(one) for (one,) in rows), reverse=True)  # newer ids sort lower
 
 
 def size_and_change(path: str, session_id: str) -> tuple[int, int] | None:
@@ -116,7 +128,7 @@ def size_and_change(path: str, session_id: str) -> tuple[int, int] | None:
             return None
         query = "SELECT count(*), max(time_updated) FROM message WHERE session_id = ?"
         count, changed_ms = database.execute(query, (session_id,)).fetchone()
-    return count, changed_ms or 0
+    return count, _milliseconds(changed_ms) or 0
 
 
 def newest_messages(database: Any, session_id: str, count: int) -> Iterator[tuple[str, bytes]]:
@@ -124,7 +136,7 @@ def newest_messages(database: Any, session_id: str, count: int) -> Iterator[tupl
     query = "SELECT id, data FROM message WHERE session_id = ? "
     query += "ORDER BY time_created DESC, id DESC LIMIT ?"
     for message_id, data in database.execute(query, (session_id, count)):
-        yield message_id.decode(), data
+        yield _text(message_id), _json(data)
 
 
 def newest_message_ids(database: Any, session_id: str, count: int) -> list[str]:
@@ -132,21 +144,21 @@ def newest_message_ids(database: Any, session_id: str, count: int) -> list[str]:
     query = "SELECT id FROM message WHERE session_id = ? "
     query += "ORDER BY time_created DESC, id DESC LIMIT ?"
     rows = database.execute(query, (session_id, count)).fetchall()
-    return [message_id.decode() for (message_id,) in reversed(rows)]
+    return [_text(message_id) for (message_id,) in reversed(rows)]
 
 
 def message(database: Any, message_id: str) -> bytes:
-    """Return a message, as JSON; empty where it is gone."""
+    """Return a message, as JSON; ``null`` where it is gone."""
     query = "SELECT data FROM message WHERE id = ?"
     found = database.execute(query, (message_id,)).fetchone()
-    return b"" if found is None else found[0]
+    return _json(None if found is None else found[0])
 
 
 def parts_of(database: Any, message_id: str) -> Iterator[bytes]:
     """Yield the parts of a message in their order, as JSON."""
     query = "SELECT data FROM part WHERE message_id = ? ORDER BY id"
     for (data,) in database.execute(query, (message_id,)):
-        yield data
+        yield _json(data)
 
 
 def session_lines(path: str, session_id: str) -> Iterator[bytes]:
@@ -165,24 +177,38 @@ def session_lines(path: str, session_id: str) -> Iterator[bytes]:
         yield _line("session", session_id, _session(root_id, directory, version, model, created_ms))
         query = "SELECT id, data FROM message WHERE session_id = ? ORDER BY time_created, id"
         for message_id, data in database.execute(query, (session_id,)):
-            name = message_id.decode()
-            yield _line("message", name, data)
+            name = _text(message_id)
+            yield _line("message", name, _json(data))
             for part in parts_of(database, name):
                 yield _line("part", name, part)
 
 
-def _session(root_id: bytes, directory: bytes, version: bytes, model: bytes | None,
-             created_ms: int) -> bytes:  # fmt: skip
+def _session(root_id: bytes, directory: bytes | None, version: bytes | None,
+             model: bytes | None, created_ms: object) -> bytes:  # fmt: skip
     from ultramon.system import compact_json
 
     told = {
-        "root": root_id.decode(),
-        "directory": directory.decode("utf-8", "replace"),
-        "version": version.decode("utf-8", "replace"),
-        "model": None if model is None else model.decode("utf-8", "replace"),
-        "created": created_ms,
+        "root": _text(root_id),
+        "directory": _text(directory),
+        "version": _text(version),
+        "model": None if model is None else _text(model),
+        "created": _milliseconds(created_ms),
     }
     return compact_json.dumps(told).encode()
+
+
+def _text(value: bytes | None) -> str:
+    """Return a text of the database, where the client keeps none but a damaged file may."""
+    return "" if value is None else value.decode("utf-8", "replace")
+
+
+def _json(value: bytes | None) -> bytes:
+    return b"null" if value is None else value
+
+
+def _milliseconds(value: object) -> int | None:
+    """Return a time of the database; None = it is none, as SQLite keeps anything in a column."""
+    return value if isinstance(value, int) else None
 
 
 def _line(kind: str, name: str, data: bytes) -> bytes:
@@ -200,5 +226,5 @@ def sessions_since(path: str, since: float) -> dict[str, float]:
     # By the key: newer ids sort lower, and the table has no index of times.
     query = "SELECT id, time_created FROM session WHERE parent_id IS NULL ORDER BY id LIMIT 100"
     with opened(path) as database:
-        found = {name.decode(): at / 1000 for name, at in database.execute(query)}
-    return {name: at for name, at in found.items() if at > since}
+        found = {_text(name): _milliseconds(at) for name, at in database.execute(query)}
+    return {name: at / 1000 for name, at in found.items() if at is not None and at / 1000 > since}

@@ -5,6 +5,7 @@ Standard library only: every hook call loads it. A transcript is named ``<databa
 
 from __future__ import annotations
 
+import errno
 import os
 
 from ultramon.hosts.opencode import configuration, last_reading, reader
@@ -111,15 +112,19 @@ class OpencodeTranscripts(Transcripts):
         for path in paths:
             try:
                 found = session_ids(path) if is_of_host(path) else []
-            except OSError as error:
+            except (OSError, ValueError) as error:
                 found = []
                 if on_error is not None:
-                    on_error(error)
+                    on_error(_as_os_error(error, path))
             for session_id in found:
                 yield os.path.join(path, session_id)
 
 
 TRANSCRIPTS = OpencodeTranscripts()
+
+
+def _as_os_error(error: OSError | ValueError, path: str) -> OSError:
+    return error if isinstance(error, OSError) else OSError(errno.EIO, str(error), path)
 
 
 def _is_database(name: str) -> bool:
