@@ -8,6 +8,7 @@ import inspect
 import logging
 import weakref
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
 
 import pytest
 from helpers.frameworks import NOTE, TURNS, Run, Script
@@ -16,12 +17,15 @@ from langchain.agents import create_agent
 from langchain.agents.middleware import HumanInTheLoopMiddleware, SummarizationMiddleware
 from langchain_core.language_models import FakeListChatModel
 from langchain_core.prompts import ChatPromptTemplate
+from langchain_core.runnables import RunnableLambda
 from langchain_core.tools import tool
 from langgraph.checkpoint.memory import InMemorySaver
+from langgraph.graph import START, MessagesState, StateGraph
 from langgraph.types import Command, interrupt
 from langsmith.run_helpers import tracing_context
 
 from ultramon import ConfigurationError, HandedOffError, create_context_monitor
+from ultramon.backends.local.backend import LocalBackend
 from ultramon.integrations.langchain import ContextCallbackHandler, ContextMiddleware
 from ultramon.integrations.langchain_callbacks import NestedAgents
 
@@ -210,6 +214,59 @@ def test_callbacks_read_plain_chains(run):
     assert readings == [TURNS[0][0], TURNS[1][0]]
     (state,) = run.states()
     assert state.outcome == "completed"
+
+
+@pytest.fixture
+def stored_run(tmp_path):
+    """A run whose agents are stored in files, which lets other threads run meanwhile."""
+    with closing(LocalBackend(str(tmp_path / "states"))) as backend:
+        yield Run("plain", backend=backend)
+
+
+def test_calls_in_several_threads_are_one_conversation(stored_run):
+    """Those that come first at the same time begin one agent."""
+    run = stored_run
+    model = FakeListChatModel(responses=["Done."])
+    chain = RunnableLambda(model.invoke)
+    with ContextCallbackHandler(**run.adapter_choices()) as handler:
+        chain.batch(["Go."] * 8, {"callbacks": [handler], "max_concurrency": 8})
+        assert len(handler.adapter.agents) == 1
+    (state,) = run.states()
+    assert state.outcome == "completed"
+
+
+def parallel_graph():
+    """A graph whose nodes all call a model at once."""
+    model = FakeListChatModel(responses=["Done."])
+    graph = StateGraph(MessagesState)
+    for number in range(8):
+        graph.add_node(f"node{number}", lambda _state: {"messages": model.invoke("Go.")})
+        graph.add_edge(START, f"node{number}")
+    return graph.compile()
+
+
+def test_parallel_nodes_of_a_graph_in_a_tool_are_one_child(stored_run, caplog):
+    """As the nodes of a graph that a handler sees."""
+    run = stored_run
+    run.outer.turns = TURNS[-2:]
+
+    @tool
+    def look() -> str:
+        """Look."""
+        parallel_graph().invoke(QUESTION)
+        return "seen"
+
+    model = ServedModel(script=run.outer)
+    watched = ContextMiddleware(**run.adapter_choices())
+    create_agent(model, [look], middleware=[watched]).invoke(QUESTION)
+    with ContextCallbackHandler(**run.adapter_choices()) as handler:
+        parallel_graph().invoke(QUESTION, {"callbacks": [handler]})
+        assert len(handler.adapter.agents) == 1
+    assert caplog.text == ""
+    states = {state.agent_id: state for state in run.states()}
+    (child,) = [state for state in states.values() if state.parent_id]
+    assert states[child.parent_id].outcome == child.outcome == "completed"
+    assert len(states) == 3
 
 
 def test_callbacks_see_a_nested_graph_as_a_child(run):
