@@ -11,7 +11,8 @@ from helpers.opencode_session import plant, session_id
 
 from ultramon.errors import ConfigurationError
 from ultramon.hosts.opencode import hook
-from ultramon.hosts.opencode.dialect import DIALECT, LIMITS_VARIABLE
+from ultramon.hosts.opencode.configuration import LIMITS_VARIABLE
+from ultramon.hosts.opencode.dialect import DIALECT
 from ultramon.hosts.opencode.host import OPENCODE
 from ultramon.hosts.opencode.setup import PACKAGE
 from ultramon.hosts.port import PROMPT, TOOL_ENDED, WAITING

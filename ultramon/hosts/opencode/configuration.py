@@ -11,6 +11,8 @@ if TYPE_CHECKING:
 DATABASE_VARIABLE = "OPENCODE_DB"
 DATA_VARIABLE = "XDG_DATA_HOME"
 CONFIG_VARIABLE = "XDG_CONFIG_HOME"
+LIMITS_VARIABLE = "OPENCODE_MODEL_LIMITS"
+"""Set by the plugin: the limits of the model, which only the client knows."""
 FOLDER = "opencode"
 DATABASE_NAME = "opencode.db"
 _IN_MEMORY = ":memory:"

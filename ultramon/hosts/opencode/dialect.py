@@ -12,7 +12,7 @@ from ultramon.hosts.calls.payload import checked_text, text_in
 from ultramon.hosts.calls.session_environment import calling_process
 from ultramon.hosts.opencode import configuration
 from ultramon.hosts.opencode.last_reading import reading_of
-from ultramon.hosts.opencode.reader import OVERFLOW_ERROR, result_in
+from ultramon.hosts.opencode.reader import ABORTED, error_named, result_in
 from ultramon.hosts.port import Dialect, HookEvent, ReturnedSubagent
 from ultramon.hosts.transcripts.jsonl import optional_token_count
 from ultramon.hosts.transcripts.records import OVERFLOW
@@ -26,8 +26,6 @@ if TYPE_CHECKING:
 
     from ultramon.hosts.transcripts.jsonl import JsonObject
 
-LIMITS_VARIABLE = "OPENCODE_MODEL_LIMITS"
-"""Set by the plugin: the limits of the model, which only the client knows."""
 _KINDS = {
     "created": port.SESSION_STARTED,
     "resumed": port.SESSION_STARTED,
@@ -43,7 +41,6 @@ _KINDS = {
     "dispose": port.SESSION_ENDED,
 }
 _WAITS_FOR = {"permission": PERMISSION, "question": ANSWER}
-_ABORTED = "MessageAbortedError"
 _CANCELLED = "Task cancelled"
 """The host's word for a subagent that was aborted; its own session says by what."""
 _ONE_PROMPT = "run"
@@ -104,8 +101,7 @@ class OpencodeDialect(Dialect):
         elif event.kind == port.COMPACTING:
             event.is_automatic = payload.get("auto") is True
         elif event.kind in (port.WAITING, port.SESSION_ENDED):
-            failed = OVERFLOW if error == OVERFLOW_ERROR else error
-            event.error = "" if failed is None or failed == _ABORTED else failed
+            event.error = "" if error in (None, ABORTED) else error_named(error)
             event.may_cut_turn, event.reason = payload.get("isBusy") is True, "exit"
             if is_subagent:
                 event.kind = ""  # its launcher is told how it ended
@@ -138,7 +134,7 @@ class OpencodeDialect(Dialect):
             configuration.DATABASE_VARIABLE,
             configuration.DATA_VARIABLE,
             configuration.CONFIG_VARIABLE,
-            LIMITS_VARIABLE,
+            configuration.LIMITS_VARIABLE,
         )
 
     def window_tokens(self, environ: Mapping[str, str], reported_tokens: int | None) -> int | None:
@@ -174,7 +170,7 @@ def _limits(environ: Mapping[str, str]) -> tuple[int | None, int | None]:
     What it reserves counts only for a model with a limit of its input.
     """
     try:
-        limits = compact_json.loads(environ.get(LIMITS_VARIABLE) or "{}")
+        limits = compact_json.loads(environ.get(configuration.LIMITS_VARIABLE) or "{}")
     except ValueError:
         return None, None
     if not isinstance(limits, dict):

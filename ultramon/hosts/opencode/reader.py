@@ -123,7 +123,11 @@ def report_of(info: JsonObject, message_id: str) -> Report | None:
 
 def error_of(info: JsonObject) -> str | None:
     """Return what a reply failed with, `OVERFLOW` or the host's name; None = it did not."""
-    name = text_or_none(object_in(info, "error").get("name"))
+    return error_named(text_or_none(object_in(info, "error").get("name")))
+
+
+def error_named(name: str | None) -> str | None:
+    """Return the error of a name: `OVERFLOW`, or the host's name as it is."""
     return OVERFLOW if name == OVERFLOW_ERROR else name
 
 

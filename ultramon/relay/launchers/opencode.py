@@ -15,6 +15,7 @@ from ultramon.context.limits import parse_overflow
 from ultramon.errors import ConfigurationError
 from ultramon.hosts.install.hook_commands import command_line, script_path
 from ultramon.hosts.install.interpreter import this_interpreter
+from ultramon.hosts.opencode.configuration import LIMITS_VARIABLE
 from ultramon.hosts.opencode.host import OPENCODE
 from ultramon.hosts.opencode.plugin_file import HOOK, PluginFile
 from ultramon.hosts.opencode.reader import ABORTED, OVERFLOW_ERROR
@@ -74,7 +75,7 @@ class OpencodeLauncher(HookedLauncher):
     usual_program = "opencode"
     tested_version = (1, 18, 33)
     refused_arguments = REFUSED_ARGUMENTS
-    outer_variables = ("OPENCODE", "OPENCODE_PID", "OPENCODE_MODEL_LIMITS")
+    outer_variables = ("OPENCODE", "OPENCODE_PID", LIMITS_VARIABLE)
     can_enforce = True
 
     def check_settings(self, cwd: str) -> None:
