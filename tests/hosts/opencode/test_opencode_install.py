@@ -84,6 +84,29 @@ def test_the_doctor_says_what_the_client_fetches(home):
     assert "are gone" in home.findings()["opencode hooks", PROBLEM].message
 
 
+@pytest.mark.parametrize(
+    ("old", "new"),
+    [
+        (b"const TAKEN_MS = 250", b"const TAKEN_MS = {}"),
+        (b"let compaction = {}", b"let compaction = { auto: false }"),
+        (b"const LOADED", b"const EXTRA = {}\nconst LOADED"),
+        (b"const LOADED", b"const \xff = 1\nconst LOADED"),
+    ],
+)
+def test_an_edited_plugin_is_named_and_replaced(home, old, new):
+    """Whatever is edited, also into what is no text; what it runs is known still."""
+    home.install()
+    written = home.plugin.read_bytes()
+    (home.plugin.parent.parent / PACKAGE).mkdir(parents=True)
+    home.plugin.write_bytes(written.replace(old, new, 1))
+    assert home.plugin.read_bytes() != written
+    assert "ultramon install" in home.findings()["opencode plugin", WARNING].cure
+    home.install()
+    assert home.plugin.read_bytes() == written
+    home.uninstall()
+    assert not home.plugin.exists()
+
+
 def test_the_doctor_finds_sessions_of_which_the_plugin_said_nothing(home, tmp_path):
     """By the client's database."""
     path = tmp_path / "data" / "opencode" / "opencode.db"

@@ -23,7 +23,6 @@ HOOK = HookScript("opencode", "hook.py", ("hook", OPENCODE.name), f"{OPENCODE.na
 FILE_NAME = os.path.join("plugin", "ultramon.js")
 _MARK = b"// Written by `ultramon install opencode`"
 _PLACE = "__ULTRAMON__"
-_CONSTANTS = "= {"
 _SOURCE = os.path.join(os.path.dirname(os.path.abspath(__file__)), "plugin.js")
 _EVENT = "plugin"
 
@@ -59,19 +58,20 @@ class PluginFile(HookSettings):
         return [OurHook(_EVENT, (), "", self._command())]
 
     def _command(self) -> OurCommand | None:
-        line = next((one for one in self.data.decode().splitlines() if _CONSTANTS in one), "")
-        try:
-            command = json.loads(line.partition("=")[2])["command"]
-        except (ValueError, KeyError, TypeError):
-            return None
-        return recognise({"command": command}, self.script)
+        for line in self.data.decode("utf-8", "replace").splitlines():
+            try:
+                command = json.loads(line.partition("=")[2])["command"]
+            except (ValueError, KeyError, TypeError, RecursionError):
+                continue
+            return recognise({"command": command}, self.script)
+        return None
 
     @property
     def is_current(self) -> bool:
         """Whether it is as this version writes it, whatever it names."""
-        mine = (one for one in _source().splitlines() if _PLACE not in one)
-        found = (one for one in self.data.decode().splitlines() if _CONSTANTS not in one)
-        return [*found] == [one for one in mine if _CONSTANTS not in one]
+        before, after = _source().encode().split(_PLACE.encode())
+        named = self.data.removeprefix(before).removesuffix(after)
+        return self.data == before + named + after and b"\n" not in named
 
     def wrapped_hooks(self) -> list[str]:
         """Return nothing: a plugin of another tool is another file."""
