@@ -279,6 +279,48 @@ def test_the_fullest_of_the_running_subagents_is_named(session):
     assert " · sub scout 20% · 2 running" in show(session, told)
 
 
+READS = """
+import sys
+seen = []
+sys.addaudithook(lambda event, found: event in ("open", "os.listdir") and seen.append(found[0]))
+from ultramon.hosts.claude_code.status_line import main
+main(["status line", sys.argv[1]])
+print(*seen, sep="\\n", file=sys.stderr)
+"""
+"""The status line, followed by what it has read."""
+
+
+def test_a_part_that_is_not_shown_is_not_read(session):
+    """The line is drawn every ten seconds, also where there are many agents."""
+    session.call("SubagentStart", "a1", agent_type="scout")
+    spent(session, ("daily", 11.4, Scope()))
+    told = payload(session, 20_000) | {"rate_limits": limits()}
+    show(session, told)
+
+    def read(*chosen):
+        session.freeze(status_line_parts=[*chosen])
+        ran = subprocess.run(
+            [sys.executable, "-c", READS, str(session.installed)],
+            input=json.dumps(told),
+            capture_output=True,
+            encoding="utf-8",
+            env={"NO_COLOR": "1"} | session.environ,
+            check=True,
+        )
+        folder = f"{session.state}/"
+        lines = ran.stderr.splitlines()
+        return ran.stdout, {one.removeprefix(folder) for one in lines if one.startswith(folder)}
+
+    shown, files = read("context")
+    assert shown.startswith("ctx ")
+    others = {"subagents", "subagents/session.a1.json"}
+    assert not others & files
+    assert not any("budget" in one for one in files)
+    _, files = read("context", "subagents", "budget")
+    assert others <= files
+    assert any("budget" in one for one in files)
+
+
 def test_nothing_new_writes_the_file_once(session):
     """The client draws the line every ten seconds."""
     told = payload(session, 20_000) | {"rate_limits": limits()}

@@ -34,7 +34,7 @@ from ultramon.system.ids import check_agent_id
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Callable, Mapping, Sequence
     from typing import Any
 
     from ultramon.hosts.calls.hosted_agent import HostedAgent
@@ -115,14 +115,14 @@ def show(
     """
     if record is None or store.installed.status_line_show not in _SHOWING:
         return b""
-    parts = {
-        "context": [write_line(record, color="NO_COLOR" not in store.environ)],
-        "continue": [continue_part(record)],
-        "subagents": [subagent_part(store, record.agent_id)],
-        "cost": [cost_part(fields)],
-        "budget": budget_part(store, record),
-        "plan": brief_words(plan, store.now) if plan is not None else [],
-        "cache": [cache_part(fields, store.now)],
+    parts: dict[str, Callable[[], Sequence[str]]] = {
+        "context": lambda: [write_line(record, color="NO_COLOR" not in store.environ)],
+        "continue": lambda: [continue_part(record)],
+        "subagents": lambda: [subagent_part(store, record.agent_id)],
+        "cost": lambda: [cost_part(fields)],
+        "budget": lambda: budget_part(store, record),
+        "plan": lambda: brief_words(plan, store.now) if plan is not None else [],
+        "cache": lambda: [cache_part(fields, store.now)],
     }
     line = join_parts(parts, store.installed.status_line_parts, store.environ)
     return line.encode("utf-8") + b"\n" if line else b""

@@ -11,7 +11,7 @@ from ultramon.state.usage_percent import usage_percent
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Callable, Mapping, Sequence
     from typing import Any
 
     from ultramon.hosts.calls.store import HookStore
@@ -27,16 +27,19 @@ _BRIEF_ID_CHARS = 8
 
 
 def join_parts(
-    parts: Mapping[str, Sequence[str]], order: Sequence[str], environ: Mapping[str, str]
+    parts: Mapping[str, Callable[[], Sequence[str]]],
+    order: Sequence[str],
+    environ: Mapping[str, str],
 ) -> str:
     """Return the line: the parts in their order, without the last ones where there is no room.
 
     Args:
-        parts: The texts of each part; an empty one says nothing.
+        parts: What makes the texts of each part; an empty one says nothing.
         order: The names of the parts that are shown.
         environ: Of the host, with the width of its terminal.
     """
-    shown = [text for name in order for text in parts.get(name, ()) if text]
+    made = [parts[name]() for name in order if name in parts]
+    shown = [text for texts in made for text in texts if text]
     columns = environ.get("COLUMNS", "")
     width = int(columns) if columns.isascii() and columns.isdigit() and len(columns) < 6 else 0
     while width and len(shown) > 1 and _width(BETWEEN.join(shown)) > width:
