@@ -295,13 +295,23 @@ def test_a_state_too_large_to_read_back_is_not_written(files):
     assert names(files, ".tmp") == []
 
 
-def test_a_directory_that_cannot_be_listed_is_a_typed_error(files):
+@pytest.mark.parametrize("list_all", [StateDirectory.list_ids, lambda files: files.below("a")])
+def test_a_directory_that_cannot_be_listed_is_a_typed_error(files, list_all):
     """A file in the folder's place is a StateDirectoryError, a missing folder is no agents."""
     os.rmdir(files.folder)
-    assert files.list_ids() == []
+    assert list_all(files) == []
     Path(files.folder).touch()
     with pytest.raises(StateDirectoryError, match="cannot be listed"):
-        files.list_ids()
+        list_all(files)
+
+
+def test_the_subagents_of_a_session_are_found_by_their_names(files):
+    """Neither the session, nor one whose name only begins like it, nor another file of theirs."""
+    for name in ("a", "a.b", "a.b.c", "a.json", "ab.c", "b", "b.a"):
+        write(files, make_record(name))
+    Path(files.folder, "a.x.hist").touch()
+    assert files.below("a") == ["a.b", "a.b.c", "a.json"]
+    assert files.below("c") == []
 
 
 @pytest.mark.parametrize("kind", ["symlink", "file", "group may write", "foreign"])

@@ -160,8 +160,7 @@ class HookStore(Invocation):
 
     def children(self, agent_id: str) -> list[str]:
         """Return the ids of the subagents of a session that have a state."""
-        prefix = f"{agent_id}."
-        return [name for name in self.directory.list_ids() if name.startswith(prefix)]
+        return self.directory.below(agent_id)
 
 
 def _new(agent_id: str, seq: int) -> StateRecord:

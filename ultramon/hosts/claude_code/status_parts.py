@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 
 from ultramon.context.ladder import FORCE_RETURN
+from ultramon.errors import StateError
 from ultramon.state.budget_readings import BudgetReadings, shown_of
 from ultramon.state.plan_limits import finite_number
 from ultramon.state.usage_percent import usage_percent
@@ -67,16 +68,17 @@ def subagent_part(store: HookStore, session_id: str) -> str:
 
 
 def _last_subagents(store: HookStore, session_id: str) -> list[StateRecord]:
-    folder, prefix = store.directory.folder, f"{session_id}."
     found = []
     try:
-        for name in os.listdir(folder):
-            agent_id = name.removesuffix(".json")
-            if name.startswith(prefix) and agent_id not in (name, session_id):
-                changed = os.lstat(os.path.join(folder, name)).st_mtime_ns
-                found.append((changed, agent_id))
-    except OSError:
-        return []  # a state that was pruned meanwhile: the next drawing has the others
+        names = store.children(session_id)
+    except StateError:
+        return []
+    for agent_id in names:
+        try:
+            changed = os.lstat(os.path.join(store.directory.folder, f"{agent_id}.json"))
+        except OSError:
+            continue  # pruned meanwhile
+        found.append((changed.st_mtime_ns, agent_id))
     found.sort(reverse=True)
     records = (store.find(agent_id) for _, agent_id in found[:_MAX_SUBAGENTS])
     return [one for one in records if one is not None]
