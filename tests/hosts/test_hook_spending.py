@@ -89,13 +89,49 @@ def test_a_model_is_weighed_once_the_relay_knows_it(session):
     assert after.all_nano_usd == 2 * (10 * 3_000 + 19_990 * 300 + 5 * 15_000)
 
 
-@pytest.mark.parametrize("kind", ["reserve", "spent"])
-@pytest.mark.parametrize("text", ["{", "[]", "3", '{"tokens": 1}'])
+NO_RESERVES = [
+    {"tokens": "many"},
+    {"tokens": True},
+    {"tokens": -1},
+    {"nanoUsd": 0.5},
+    {"weights": []},
+    {"weights": {MODEL: []}},
+    {"weights": {MODEL: [[5, 1, 1, 1, 1, 1]]}},
+    {"weights": {MODEL: [[0, 1, 1, 1, 1]]}},
+    {"weights": {MODEL: [[0, 1, 1, 1, 1, "1"]]}},
+]
+"""What makes no sense in a reserve."""
+NOTHING_SPENT = [
+    {"tokens": [1, 2, 3, 4, "5"]},
+    {"tokens": {"0": 1, "1": 1, "2": 1, "3": 1, "4": 1}},
+    {"nanoUsd": "much"},
+    {"largestTokens": None},
+    {"unweighed": [["m", 1]]},
+    {"unweighed": [["m", 1, [1, 2, 3, 4]]]},
+    {"heldUnweighed": 5},
+    {"offset": -1},
+    {"reader": []},
+    {"last": ["m", 1, [0, 0, 0, 0, 0], "dear"]},
+    {"counted": [["m"]]},
+]
+"""What makes no sense in what was spent."""
+
+
+@pytest.mark.parametrize(
+    ("kind", "text"),
+    [
+        *((kind, text) for kind in ("reserve", "spent") for text in ("{", "[]", "3")),
+        ("reserve", '{"tokens": 1}'),
+        *(("reserve", {"tokens": 1, "nanoUsd": 1, "weights": {}} | one) for one in NO_RESERVES),
+        *(("spent", one) for one in NOTHING_SPENT),
+    ],
+    ids=str,
+)
 def test_a_damaged_file_ends_nothing_and_is_said(session, kind, text):
     """Neither a form that no relay wrote nor half a file lets the host wait or fail."""
     keep(session, tokens=1)
     path = session.installed.parent / FOLDER / f"session.{kind}.json"
-    path.write_text(text)
+    path.write_text(text if isinstance(text, str) else json.dumps(text))
     assert not is_ended(session.tool(20_000))
     (problem,) = session.failures()
     assert "what it spends is not counted" in problem

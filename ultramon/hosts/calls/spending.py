@@ -46,6 +46,7 @@ MAX_COUNTED = 1000
 """Replies of an agent, the last ones, that are known as counted where they are read once more."""
 _LOCK_SECONDS = 1.0
 _WAIT_SECONDS = 0.15
+_NOT_OURS = (LookupError, TypeError, AttributeError)
 _BEFORE_REQUEST = (TOOL_ENDED, TOOLS_ENDED, SUBAGENT_ENDED)
 
 
@@ -86,8 +87,6 @@ class Spent:
         self.held: list[int] = value.get("held", [0] * KIND_COUNT)
         self.held_nano_usd: int = value.get("heldNanoUsd", 0)
         self.held_unweighed: list[_Reply] = value.get("heldUnweighed", [])
-        if {len(self.tokens), len(self.held)} != {KIND_COUNT}:
-            raise TypeError("tokens by kind")
 
     @property
     def all_kinds(self) -> list[int]:
@@ -273,7 +272,7 @@ def spent_of_context(run_folder: str, session_id: str) -> dict[str, Spent]:
     for name in names:
         agent_id = name.removesuffix(SPENT_SUFFIX)
         if agent_id != name and (agent_id == session_id or agent_id.startswith(f"{session_id}.")):
-            spent = _read(os.path.join(folder, name), Spent)
+            spent = _read(os.path.join(folder, name), _decode_spent)
             if spent is not None:
                 found[agent_id] = spent
     return found
@@ -286,10 +285,7 @@ def read_reserve(run_folder: str, session_id: str) -> Reserve | None:
         OSError: It cannot be read.
         ValueError: It is damaged.
     """
-    return _read(
-        reserve_path(run_folder, session_id),
-        lambda value: Reserve(value["tokens"], value["nanoUsd"], value["weights"]),
-    )
+    return _read(reserve_path(run_folder, session_id), _decode_reserve)
 
 
 class Spending:
@@ -340,7 +336,7 @@ class Spending:
         own = os.path.join(self._folder, FOLDER, agent_id + SPENT_SUFFIX)
         others = spent_of_context(self._folder, self._called.session_id)
         with Lock(f"{own}.lock", open_private, _LOCK_SECONDS):
-            spent = _read(own, Spent) or Spent()
+            spent = _read(own, _decode_spent) or Spent()
             spent.weigh_again(reserve)
             if path is not None:
                 count_new(self._store.host, path, spent, reserve)
@@ -387,7 +383,10 @@ def count_new(host: Host, path: str, spent: Spent, reserve: Reserve) -> None:
         if size < spent.offset:  # the host has written it anew
             spent.offset, spent.reader, known = 0, None, dict(spent.counted)
         stream.seek(spent.offset)
-        reader = host.transcripts.open_reader(spent.reader)
+        try:
+            reader = host.transcripts.open_reader(spent.reader)
+        except _NOT_OURS as error:
+            raise ValueError(f"of {path} no relay stored what was read ({error!r})") from error
         if reader is None:
             return
         for record in read_lines(whole_lines(stream), reader.read, reader.is_ignorable):
@@ -405,5 +404,54 @@ def _read(path: str, make: Callable[[dict[str, Any]], _Stored]) -> _Stored | Non
     value = compact_json.loads(data)
     try:
         return make(value)
-    except (LookupError, TypeError, AttributeError) as error:
+    except _NOT_OURS as error:
         raise ValueError(f"{path}: not what a relay wrote ({error!r})") from error
+
+
+def _decode_reserve(value: dict[str, Any]) -> Reserve:
+    tokens, nano_usd, weights = value["tokens"], value["nanoUsd"], value["weights"]
+    _check_counts(one for one in (tokens, nano_usd) if one is not None)
+    for tiers in weights.values():
+        if tiers[0][0] != 0 or any(len(tier) != 1 + KIND_COUNT for tier in tiers):
+            raise TypeError("weights of a model")
+        for tier in tiers:
+            _check_counts(tier)
+    return Reserve(tokens, nano_usd, weights)
+
+
+def _decode_spent(value: dict[str, Any]) -> Spent:
+    found = Spent(value)
+    _check_counts(
+        (found.nano_usd, found.largest_tokens, found.largest_nano_usd, found.offset,
+         found.held_nano_usd)
+    )  # fmt: skip
+    for kinds in (found.tokens, found.held):
+        _check_kinds(kinds)
+    for reply in found.all_unweighed:
+        _check_reply(*reply)
+    if found.last is not None:
+        *reply, nano_usd = found.last
+        _check_reply(*reply)
+        _check_counts(() if nano_usd is None else (nano_usd,))
+    if not isinstance(found.reader, dict | None):
+        raise TypeError("a reader's memory")
+    return found
+
+
+def _check_reply(model: object, request: object, kinds: object) -> None:
+    if not isinstance(model, str):
+        raise TypeError("the model of a reply")
+    _check_counts((request,))
+    _check_kinds(kinds)
+
+
+def _check_kinds(kinds: object) -> None:
+    if not isinstance(kinds, list) or len(kinds) != KIND_COUNT:
+        raise TypeError("tokens by kind")
+    _check_counts(kinds)
+
+
+def _check_counts(counts: Iterable[object]) -> None:
+    for count in counts:
+        if type(count) is not int or count < 0:
+            raise TypeError(f"{count!r} is no count")
