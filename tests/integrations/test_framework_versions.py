@@ -2,12 +2,14 @@
 
 import re
 import sys
+from contextlib import nullcontext
 from importlib import import_module, util
 
 import pytest
 from helpers import ROOT
 
 from ultramon.errors import MissingExtraError
+from ultramon.integrations.requirements import refuse_older
 
 spec = util.spec_from_file_location("frameworks", ROOT / "scripts" / "frameworks.py")
 frameworks = util.module_from_spec(spec)
@@ -66,3 +68,25 @@ def test_a_framework_that_is_too_old_is_named_with_the_needed_version(name, tmp_
         import_module(module)
     said = f"{module} needs {name} {oldest} or newer, 0.0.9 is installed: pip install"
     assert str(caught.value) == f"{said} 'ultramon[{name}]'"
+
+
+@pytest.mark.parametrize(
+    ("installed", "is_refused"),
+    [
+        ("1.70", False),
+        ("1.70.0", False),
+        ("1.70.post1", False),
+        ("2", False),
+        ("1.69.9", True),
+        ("1.69.post100", True),
+        ("1", True),
+    ],
+)
+def test_a_version_is_compared_as_packages_count(installed, is_refused, tmp_path, monkeypatch):
+    """Zeros at its end may be left out, and a number in a mark is none of the release."""
+    about = tmp_path / f"litellm-{installed}.dist-info"
+    about.mkdir()
+    (about / "METADATA").write_text(f"Metadata-Version: 2.1\nName: litellm\nVersion: {installed}\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    with pytest.raises(MissingExtraError) if is_refused else nullcontext():
+        refuse_older("litellm")

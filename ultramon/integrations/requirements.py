@@ -42,7 +42,7 @@ def refuse_older(extra: str) -> None:
         installed = version(package)
     except PackageNotFoundError:
         return
-    if _numbers(installed) < _numbers(needed):
+    if _release(installed) < _release(needed):
         raise MissingExtraError(_feature(extra), extra, extra, needed=needed, installed=installed)
 
 
@@ -54,8 +54,13 @@ def _requirements() -> list[str]:
         return []
 
 
-def _numbers(of_version: str) -> list[int]:
-    return [int(number) for number in re.findall(r"\d+", of_version)[:3]]
+def _release(of_version: str) -> list[int]:
+    """Return the numbers of a release, without zeros at its end and what marks a stage of it."""
+    found = re.match(r"\d+(?:\.\d+)*", of_version)
+    numbers = [int(number) for number in found[0].split(".")] if found else []
+    while numbers and numbers[-1] == 0:
+        numbers.pop()
+    return numbers
 
 
 def _feature(extra: str) -> str:
