@@ -3,6 +3,7 @@
 import json
 import shutil
 import time
+from contextlib import nullcontext
 
 import pytest
 from helpers import ROOT
@@ -15,6 +16,7 @@ from ultramon.hosts.gemini.configuration import compression_ratio
 from ultramon.hosts.gemini.host import GEMINI
 from ultramon.hosts.gemini.setup import ENFORCING_EVENTS, EVENTS, hooks
 from ultramon.hosts.install.plans import Choices
+from ultramon.relay.launchers.gemini import GeminiLauncher
 from ultramon.system.findings import OK, PROBLEM, WARNING
 from ultramon.system.timestamps import format_time
 
@@ -103,6 +105,23 @@ def test_what_gemini_has_not_is_refused(home):
     with pytest.raises(StateCorruptError, match="line 2 column 1"):
         home.install()
     assert not home.states.exists()
+
+
+@pytest.mark.parametrize(
+    ("switch", "value"), [("enabled", False), ("disabled", ["x", "ultramon"]), ("enabled", True)]
+)
+def test_hooks_that_are_switched_off_are_named_wherever_they_are_needed(home, switch, value):
+    """By an installation, the doctor, and a relay, which would see nothing."""
+    home.install()
+    launcher = GeminiLauncher("job", str(home.states))
+    launcher.check_settings(str(home.path))
+    document = json.loads(home.hooks.read_text()) | {"hooksConfig": {switch: value}}
+    home.hooks.write_text(json.dumps(document))
+    name, is_off = f"hooksConfig.{switch}", value is not True
+    assert any(name in one for one in home.install().warnings) == is_off
+    assert (("gemini hooks", PROBLEM) in home.findings()) == is_off
+    with pytest.raises(ConfigurationError, match=name) if is_off else nullcontext():
+        launcher.check_settings(str(home.path))
 
 
 def test_the_doctor_finds_what_is_missing_or_switched_off(home):

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator, Mapping
-from typing import Any
+from typing import Any, NamedTuple
 
 from ultramon.hosts.doctor_context import problem
 from ultramon.hosts.examine.memory_files import files_above
@@ -56,6 +56,33 @@ def hooks() -> GeminiHooks:
     return GeminiHooks(user_file(home_directory(os.environ), SETTINGS_NAME, HOME_VARIABLE))
 
 
+class Switch(NamedTuple):
+    """A setting of the user by which no hook of ultramon runs."""
+
+    name: str
+    value: object
+    message: str
+    cure: str
+
+
+def find_switch(settings: HookSettings) -> Switch | None:
+    """Return what the user has switched hooks off with, all of them or ultramon's; None = nothing.
+
+    Args:
+        settings: Those of `hooks`.
+    """
+    if settings.get("hooksConfig", "enabled") is False:
+        name = "hooksConfig.enabled"
+        cure = f"set {name} to true, or delete it"
+        return Switch(name, False, "hooks are switched off", cure)
+    disabled = settings.get("hooksConfig", "disabled")
+    if isinstance(disabled, list) and HOOK_NAME in disabled:
+        name = "hooksConfig.disabled"
+        cure = f"take {HOOK_NAME} out of {name}"
+        return Switch(name, disabled, "ultramon's hooks are switched off", cure)
+    return None
+
+
 class GeminiSetup(UserHooks):
     """Hooks in the host's one file of them."""
 
@@ -72,19 +99,14 @@ class GeminiSetup(UserHooks):
         plan = super().plan_installation(request)
         if plan.installed.enforce is not None and plan.installed.context_limit_tokens is None:
             plan.warnings.append(_LIMIT)
+        if (off := find_switch(plan.settings)) is not None:
+            plan.warnings.append(f"{plan.path}: {off.message}, until you {off.cure}")
         return plan
 
     def check(self, settings: HookSettings) -> Iterator[Finding]:
         """Ask whether the user has switched hooks off, all of them or ultramon's."""
-        disabled = settings.get("hooksConfig", "disabled")
-        if settings.get("hooksConfig", "enabled") is False:
-            cure = "set hooksConfig.enabled to true, or delete it"
-            yield problem("gemini hooks", f"{settings.path}: hooks are switched off", cure)
-        elif isinstance(disabled, list) and HOOK_NAME in disabled:
-            cure = f"take {HOOK_NAME} out of hooksConfig.disabled"
-            yield problem(
-                "gemini hooks", f"{settings.path}: ultramon's hooks are switched off", cure
-            )
+        if (off := find_switch(settings)) is not None:
+            yield problem("gemini hooks", f"{settings.path}: {off.message}", off.cure)
 
     def memory_files(self, environ: Mapping[str, str], project: str | None) -> Iterator[str]:
         """Yield the files of instructions that it would load in a project now, as `port.Setup`."""

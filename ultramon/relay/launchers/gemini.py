@@ -13,7 +13,7 @@ from ultramon.context.limits import parse_overflow
 from ultramon.errors import ConfigurationError
 from ultramon.hosts.calls.switches import RELAY_SESSION
 from ultramon.hosts.gemini.host import GEMINI
-from ultramon.hosts.gemini.setup import hooks
+from ultramon.hosts.gemini.setup import find_switch, hooks
 from ultramon.relay.launchers.hooked_launcher import ELSEWHERE, OWN, UNSEEN, HookedLauncher
 from ultramon.relay.launchers.json_lines import JsonLines, as_count, as_object, as_text
 from ultramon.relay.launchers.outcome import (
@@ -119,8 +119,9 @@ class GeminiLauncher(GeminiArgumentsLauncher):
         if missing:
             allowed = "installed: `ultramon install gemini`; the host takes them from there only"
             raise ConfigurationError("hooks", "missing", allowed, settings.path)
-        if settings.get("hooksConfig", "enabled") is False:
-            raise ConfigurationError("hooksConfig.enabled", False, f"true: {UNSEEN}", settings.path)
+        if (off := find_switch(settings)) is not None:
+            allowed = f"otherwise, so {off.cure}: {UNSEEN}"
+            raise ConfigurationError(off.name, off.value, allowed, settings.path)
 
     def known_model(self, environ: Mapping[str, str]) -> str | None:
         """Return the model of the arguments or the environment."""
