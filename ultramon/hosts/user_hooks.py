@@ -7,8 +7,6 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable, Iterator, Mapping
-from contextlib import suppress
-from itertools import islice
 from types import MappingProxyType
 from typing import Any
 
@@ -16,6 +14,7 @@ from ultramon.errors import ConfigurationError, UltramonError
 from ultramon.hosts.doctor_context import DoctorContext, ok, problem, warning
 from ultramon.hosts.examine.launcher import check_hook_command
 from ultramon.hosts.examine.resident import check_resident
+from ultramon.hosts.examine.sessions import begun_since, check_sessions
 from ultramon.hosts.install.hook_commands import OurCommand
 from ultramon.hosts.install.hook_settings import HookSettings
 from ultramon.hosts.install.installation import Installation, Removal
@@ -23,15 +22,8 @@ from ultramon.hosts.install.interpreter import lasting_interpreter
 from ultramon.hosts.install.plans import SetupRequest
 from ultramon.hosts.installed_choices import choices_path
 from ultramon.hosts.port import Host, Setup
-from ultramon.hosts.transcripts.jsonl import head_objects, open_transcript
 from ultramon.system.findings import Finding
-from ultramon.system.terminal_text import first_of
-from ultramon.system.timestamps import format_time, parse_time
 
-RECENT_SECONDS = 7 * 86_400.0
-"""Older sessions say nothing: their states may have been pruned."""
-_MAX_FILES = 50
-_HEAD_BYTES = 256 * 1024
 _USER = "user"
 
 
@@ -69,7 +61,13 @@ class UserHooks(Setup):
 
     def begun_since(self, since: float) -> dict[str, float]:
         """Return the sessions that began after a time, each with its time, epoch seconds."""
-        return _begun_since(self.host, since)
+        transcripts = self.host.transcripts
+
+        def identify(path: str, lines: list[bytes]) -> str | None:
+            found = transcripts.identify_file(path, lines)
+            return None if found is None or found.agent_id is not None else found.session_id
+
+        return begun_since(transcripts.transcript_files(os.environ), since, identify)
 
     def check(self, settings: HookSettings) -> Iterable[Finding]:
         """Answer the host's own questions about that file."""
@@ -151,26 +149,19 @@ class UserHooks(Setup):
                     yield found._replace(check=f"{name} {found.check}")
         yield from check_resident(context, stored, f"{name} resident", install)
         if stored is not None and stored.installed_at is not None:
-            since = max(stored.installed_at, context.now - RECENT_SECONDS)
-            yield self._check_sessions(context, since)
+            yield check_sessions(
+                context,
+                name,
+                stored.installed_at,
+                self.begun_since,
+                name=f"{name} sessions",
+                cure=self.silence_cure,
+            )
 
     def _check_layer(self, request: SetupRequest) -> None:
         if request.layer not in (None, *self.layers):
             allowed = f"{' or '.join(self.layers)}: the hooks of {request.host} are those of a user"
             raise ConfigurationError("layer", request.layer, allowed, "argument")
-
-    def _check_sessions(self, context: DoctorContext, since: float) -> Finding:
-        """Ask for sessions that began since the installation and of which no hook wrote a thing."""
-        name = f"{self.host.name} sessions"
-        begun = self.begun_since(since)
-        if not begun:
-            return ok(name, "none began since the installation")
-        known = {record.session_id for record in context.agents(self.host.name)}
-        if silent := [one for one in begun if one not in known]:
-            shown = first_of([f"{one} (began {format_time(begun[one])})" for one in silent])
-            problem_text = f"no hook has written anything of: {shown}"
-            return problem(name, problem_text, self.silence_cure)
-        return ok(name, f"{len(begun)} since the installation have reported themselves")
 
 
 def user_file(folder: str, name: str, variable: str) -> str:
@@ -188,29 +179,3 @@ def user_file(folder: str, name: str, variable: str) -> str:
         allowed = "an absolute path where the user has no home directory"
         raise ConfigurationError(variable, None, allowed, "environment")
     return os.path.join(os.path.abspath(folder), name)
-
-
-def _begun_since(host: Host, since: float) -> dict[str, float]:
-    """Return when each session began that began after a time."""
-    changed: list[tuple[float, str]] = []
-    for path in host.transcripts.transcript_files(os.environ):
-        with suppress(OSError):
-            changed.append((os.lstat(path).st_mtime, path))
-    newest = sorted((one for one in changed if one[0] > since), reverse=True)
-    begun = {}
-    for _, path in islice(newest, _MAX_FILES):
-        try:
-            fd, _ = open_transcript(path)
-        except (OSError, ValueError):
-            continue
-        with open(fd, "rb") as stream:
-            lines = stream.read(_HEAD_BYTES).splitlines()
-        identity = host.transcripts.identify_file(path, lines)
-        times = (
-            parse_time(entry.get("timestamp") or entry.get("startTime"))
-            for entry in head_objects(lines)
-        )
-        at = next((one for one in times if one is not None), None)
-        if identity is not None and identity.agent_id is None and at is not None and at > since:
-            begun[identity.session_id] = at
-    return begun

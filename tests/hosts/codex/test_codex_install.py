@@ -3,16 +3,19 @@
 import json
 import os
 import time
+from contextlib import closing
 
 import pytest
 from helpers import DATA, ROOT
 from helpers.client_home import SHAPES
 from helpers.host_home import HostHome
 
+from ultramon.backends.local.backend import LocalBackend
 from ultramon.errors import ConfigurationError, StateCorruptError
 from ultramon.hosts.codex.host import CODEX
 from ultramon.hosts.codex.setup import EVENTS, hooks
 from ultramon.hosts.install.plans import Choices
+from ultramon.state.record import StateRecord
 from ultramon.system.findings import OK, PROBLEM, WARNING
 from ultramon.system.timestamps import format_time
 
@@ -111,6 +114,14 @@ def test_the_doctor_finds_sessions_that_never_called_a_hook(home):
     rollout.write_bytes(b"\n".join([json.dumps(entry).encode(), *rest]))
     found = home.findings()["codex sessions", PROBLEM]
     assert "trust" in found.cure
+    (session_id,) = CODEX.setup.begun_since(time.time() - 60)
+    with closing(LocalBackend(str(home.states))) as backend:
+        record = StateRecord(session_id, host="codex")
+        started = record.event("agent_started", source="codex", at=time.time(), n=0)
+        backend.append_events([started])
+    assert ("codex sessions", OK) in home.findings(), "its state alone was pruned"
+    rollout.write_bytes(rollout.read_bytes().replace(session_id.encode(), b"another"))
+    assert "another" in home.findings()["codex sessions", PROBLEM].message
     os.utime(rollout, (1, 1))
     assert ("codex sessions", OK) in home.findings()
 
