@@ -131,20 +131,20 @@ def test_the_page_shows_the_limits_of_a_plan_as_status_does(store, open_page):
 
     with WebServing(store, state_directory=directory) as serving:
         page = open_page(serving)
-        assert page.locator(".plan").count() == 0
+        assert page.locator(".limits").count() == 0
         use(62, 7_200)
         page.get_by_text("5h 62 %, resets").wait_for()
-        assert page.locator(".plan .account").inner_text() == "/srv/<b>dev</b>/.claude"
-        assert page.locator(".plan .limit").count() == 2
+        assert page.locator(".limits .account").inner_text() == "/srv/<b>dev</b>/.claude"
+        assert page.locator(".limits .limit").count() == 2
         use(105, 7_200)
         page.get_by_text("5h 105 %, resets").wait_for()
         printed = run_program("status", "--json", ULTRAMON_STATE_DIR=directory).stdout
         (shown,) = json.loads(printed)["plan"]
         assert shown["limits"]["five_hour"]["usedRatio"] == 1.05
-        assert page.locator(".plan .bar").first.bounding_box()["width"] > 0
+        assert page.locator(".limits .bar").first.bounding_box()["width"] > 0
         use(3, 7_200, "/srv/dev/.codex")
         page.get_by_text("5h 3 %, resets").wait_for()
-        assert page.locator(".plan").count() == 2
+        assert page.locator(".limits").count() == 2
         assert page.said == []
 
 
@@ -190,6 +190,23 @@ def test_the_page_shows_budgets_as_status_does(store, open_page):
         assert [one["spentUsd"] for one in json.loads(printed)["budgets"]] == [21]
         spend(21, "critical", measured_ago=301)
         page.locator(".budget").wait_for(state="detached")
+        assert page.said == []
+
+
+def test_the_time_axis_of_a_job_stands_below_its_agents(store, open_page):
+    """As the foot of one table, each column below its own."""
+    for name in ("first", "second"):
+        with create_context_monitor(name, CONFIG, backend=store) as monitor:
+            monitor.report_usage(input_tokens=2_000)
+    with WebServing(store) as serving:
+        page = open_page(serving, "/jobs?run=default")
+        rows, foot = page.locator("table.plan tbody"), page.locator("table.plan tfoot")
+        assert rows.locator("tr").count() == 2
+        above, below = rows.bounding_box(), foot.bounding_box()
+        assert below["y"] >= above["y"] + above["height"]
+        lane = rows.locator("td.time").first.bounding_box()
+        axis = foot.locator("td").last.bounding_box()
+        assert (axis["x"], axis["width"]) == (lane["x"], lane["width"])
         assert page.said == []
 
 

@@ -146,7 +146,7 @@ def _plan(account: AccountPlan, now: float) -> Element:
         element("span", field(account.name), class_="account"),
         *limits,
         element("span", measured_words(account, now), class_="dim"),
-        class_="plan",
+        class_="limits",
         aria_label=f"Plan of {field(account.name)}",
     )
 
@@ -160,7 +160,7 @@ def _budget(budget: BudgetReading, now: float) -> Element:
         element("span", "budget", class_="dim"),
         element("span", name, class_="account"),
         element("span", bar(budget.used_ratio, words, ticks=ticks), words, class_="limit"),
-        class_=f"plan budget {_LEVEL_CLASSES.get(budget.level or '', '')}".strip(),
+        class_=f"limits budget {_LEVEL_CLASSES.get(budget.level or '', '')}".strip(),
         aria_label=f"Budget {name}",
     )
 
