@@ -186,6 +186,9 @@ def test_the_page_shows_budgets_as_status_does(store, open_page):
         spend(21, "critical")
         page.get_by_text("used up: relay starts no further context").wait_for()
         assert page.locator(".budget.level-critical").count() == 1
+        page.set_viewport_size({"width": 390, "height": 844})
+        assert page.evaluate("document.documentElement.scrollWidth") <= 390
+        assert page.locator(".budget .bar").bounding_box()["width"] > 50
         printed = run_program("status", "--json", ULTRAMON_STATE_DIR=directory).stdout
         assert [one["spentUsd"] for one in json.loads(printed)["budgets"]] == [21]
         spend(21, "critical", measured_ago=301)
