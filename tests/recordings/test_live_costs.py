@@ -112,3 +112,26 @@ def test_the_transcripts_kept_in_mind_are_bounded(tmp_path, monkeypatch):
     for path in (*paths, *paths):
         assert usd(costs, agent(path)) == pytest.approx(0.5)
     assert len(costs._followed) == 3
+
+
+def test_a_look_at_more_agents_than_are_kept_in_mind_comes_to_an_end(tmp_path, monkeypatch):
+    """Each look reads further; one at fewer agents in between forgets none of the others."""
+    monkeypatch.setattr(live_costs, "MOST_FOLLOWED", 3)
+    machine, costs, records = Machine(tmp_path), LiveCosts(PRICES), []
+    for number in range(5):
+        path = machine.write(f"{SESSION}{number}", opus("m1", 100_000))
+        records.append(agent(path))
+        records[-1].agent_id = f"agent-{number}"
+    # Two transcripts a look: it ends with the line that exceeds its bytes.
+    monkeypatch.setattr(live_costs, "BYTES_PER_LOOK", path.stat().st_size + 1)
+    known = []
+    for _ in range(4):
+        known.append(len(costs.of_agents(iter(records))))
+        costs.of_agents(records[:1])
+    assert known == sorted(known)
+    assert known[0] < 3
+    assert known[-1] == 5
+    others = [machine.write(f"other{number}", opus("m1", 1_000)) for number in range(2)]
+    for path in others:
+        costs.of_agents([agent(path)])
+    assert len(costs._followed) == 5

@@ -27,7 +27,8 @@ if TYPE_CHECKING:
 BYTES_PER_LOOK = 8 << 20
 """Of all transcripts together, about 0.1 s; what is left is read at the next look."""
 MOST_FOLLOWED = 300
-"""Transcripts that are kept in mind; the one that was looked at longest ago goes first."""
+"""Transcripts that are kept in mind, or as many as the largest look asked for, where those are
+more; the one that was looked at longest ago goes first."""
 
 
 class LiveCosts:
@@ -44,6 +45,7 @@ class LiveCosts:
         self._biller = Biller(prices)
         self._hostname = this_machine().hostname
         self._lock = threading.Lock()
+        self._most_asked = 0
         self._followed: OrderedDict[str, _Followed] = OrderedDict()
 
     def of_agents(self, records: Iterable[StateRecord]) -> dict[str, Cost]:
@@ -56,8 +58,8 @@ class LiveCosts:
             records: Whole states.
         """
         with self._lock:
-            left, found = BYTES_PER_LOOK, {}
-            for record in records:
+            left, found, asked = BYTES_PER_LOOK, {}, list(records)
+            for record in asked:
                 if record.host is None or record.hostname != self._hostname:
                     continue
                 host, memory = host_of_agent(record)
@@ -70,6 +72,11 @@ class LiveCosts:
                 left -= followed.read(left, self._biller)
                 if followed.cost is not None and not followed.is_behind:
                     found[record.agent_id] = followed.cost
+            # Not before: the next look would read the same again, and never come to the rest.
+            # A page about one agent must not forget what the one about all has read.
+            self._most_asked = max(self._most_asked, len(asked))
+            while len(self._followed) > max(MOST_FOLLOWED, self._most_asked):
+                self._followed.popitem(last=False)
             return found
 
     def _follow(self, host: Host, path: str, record: StateRecord) -> _Followed | None:
@@ -80,8 +87,6 @@ class LiveCosts:
                 return None
             summary = TranscriptSummary(host.name, record.session_id or "", model=record.model)
             followed = self._followed[path] = _Followed(path, reader, summary)
-            if len(self._followed) > MOST_FOLLOWED:
-                self._followed.popitem(last=False)
         self._followed.move_to_end(path)
         if followed.is_another():
             del self._followed[path]
