@@ -156,6 +156,27 @@ def test_costs_are_those_of_the_transcripts(watch, tmp_path, encoding):
     terminal.wait_for("mend the login .* \\$1.50 ")
 
 
+def test_a_chain_costs_what_all_its_contexts_do(watch, tmp_path):
+    """One line stands for them; with a limit the sum of the run is a lower bound."""
+    machine = Machine(tmp_path / "machine")
+    here = {"hostname": this_machine().hostname}
+    ids = [f"{number:08x}-1111-4222-8333-444455556666" for number in (1, 2, 3)]
+    paths = [
+        str(machine.write(session_id, priced("m1", tokens)))
+        for session_id, tokens in zip(ids, (100_000, 200_000, 40_000), strict=True)
+    ]
+    over = {"active": False, "outcome": "returned"}
+    hosted(tmp_path, 1, "mend the login", memory={"transcriptPath": paths[0]}, **over, **here)
+    after = {"predecessor_id": ids[0], "usage_ratio": 0.5}
+    hosted(tmp_path, 2, "mend the login", memory={"transcriptPath": paths[1]}, **after, **here)
+    hosted(tmp_path, 3, "review it", memory={"transcriptPath": paths[2]}, **here)
+    terminal = watch(columns=100)
+    terminal.wait_for(r"mend the login \(2 contexts\) .* \$1.50 ")
+    terminal.wait_for(r"run claude-code  \$1\.70")
+    cut = watch("--limit", "2", columns=100)
+    cut.wait_for(r"run claude-code  ≥\$")
+
+
 def priced(name, tokens):
     """A reply of a model whose price is known: $5 a million tokens of input."""
     entry = used(name, tokens, output=0)

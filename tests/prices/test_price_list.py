@@ -10,10 +10,11 @@ from pathlib import Path
 import pytest
 from genai_prices import calc_price, types
 from genai_prices.data import providers
+from helpers.observed_agents import observed, session
 
 from ultramon.context.token_usage import SIZE_CLASSES, TokenUsage, size_class
 from ultramon.errors import ConfigurationError
-from ultramon.prices.cost import Cost, cost_words, dollars
+from ultramon.prices.cost import Cost, cost_of_agents, cost_words, dollars
 from ultramon.prices.price_list import Price, PriceList, open_prices
 from ultramon.testing import FakeClock
 
@@ -332,3 +333,21 @@ def test_usage_counts_no_token_twice():
     usage = TokenUsage(10, 60, 10, 20, 5)
     assert (usage.input_side_tokens, usage.tokens) == (100, 105)
     assert usage.plus(TokenUsage(10, 60, 30, 0, 5)) == TokenUsage(20, 120, 40, 20, 10)
+
+
+def test_agents_cost_together_at_least_what_is_known_of_them():
+    """One whose cost is unknown, or that is not among them, makes it a lower bound."""
+    agents = [session(child=name) for name in ("a", "b")] + [observed("own", host=None)]
+    ids = [one.record.agent_id for one in agents]
+    costs = {ids[0]: Cost(1.0, priced=1), ids[1]: Cost(0.5, priced=1)}
+    known = cost_of_agents(agents, costs)
+    assert known is not None
+    assert known.words == "$1.50"
+    for least in (
+        cost_of_agents([*agents, session(child="c")], costs),
+        cost_of_agents(agents, costs, is_all=False),
+    ):
+        assert least is not None
+        assert least.words == "≥ $1.50"
+    assert cost_of_agents(agents, {}) is None
+    assert cost_of_agents([], costs, is_all=False) is None

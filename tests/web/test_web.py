@@ -496,3 +496,33 @@ def test_the_pages_show_what_agents_and_runs_cost(serving, clock, tmp_path):
     assert "· ≥ $0.50</span>" in page
     assert "no-cost" not in page
     assert "$0.50 (list price)" in visitor.get("/agent?id=session").text
+
+
+def test_a_chain_costs_what_all_its_contexts_do(serving, clock, tmp_path):
+    """One row stands for them; where rows are left out the run's sum is a lower bound."""
+    machine = Machine(tmp_path / "machine")
+    states = tmp_path / "state" / "subagents"
+    states.mkdir(parents=True, exist_ok=True)
+    for number, (name, tokens, facts) in enumerate(
+        (
+            ("before", 100_000, {"active": False, "outcome": "returned"}),
+            ("after", 200_000, {"predecessor_id": "before"}),
+            ("beside", 40_000, {}),
+        )
+    ):
+        reply = used("m1", tokens, output=0)
+        reply["message"]["model"] = "claude-opus-4-5"
+        session_id = f"{SESSION[:-1]}{number}"
+        path = machine.write(session_id, reply)
+        memory = {"claudeCode": {"transcriptPath": str(path)}}
+        record = make_record(
+            name, host="claude-code", run="job", session_id=session_id, extra=memory,
+            last_heartbeat=clock.now(), **facts,
+        )  # fmt: skip
+        (states / f"{name}.json").write_bytes(encode_state(record, name))
+    visitor = serving.visitor(clock.now())
+    page = visitor.get("/?all=1").text
+    assert re.findall(r'class="number cost">([^<]*)<', page) == ["$1.50", "$0.20"]
+    assert "· $1.70</span>" in page
+    page = visitor.get("/?all=1&limit=1").text
+    assert re.search(r"· ≥ \$[0-9.]+</span>", page)

@@ -130,14 +130,14 @@ class AgentList:
             rungs reached, as `refresh`. `unreadable` names the others.
         """
         self.unreadable = []
-        present, _ = self._present(limit)
+        present, count = self._present(limit)
         seen = []
         for one in present:
             if isinstance(one, Unreadable):
                 self.unreadable.append(one)
             else:
                 seen.append(one)
-        self.seen = []
+        self.seen, self.left_out = [], max(count - len(seen) - len(self.unreadable), 0)
         return seen, list(self._news()) if self._with_news else []
 
     def lines(self, limit: int | None = None) -> Iterator[bytes]:

@@ -6,7 +6,10 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
+
     from ultramon.prices.price_list import Price
+    from ultramon.state.observed import ObservedAgent
 
 _SMALLEST_SHOWN_USD = 0.01
 MIXED = "mixed"
@@ -60,6 +63,32 @@ class Cost:
     def words(self) -> str:
         """The sum for people: ``$3.10``, ``≥ $3.10`` with an unpriced part, empty without parts."""
         return cost_words(self.known_usd, is_whole=not self.unpriced)
+
+
+def cost_of_agents(
+    agents: Iterable[ObservedAgent], costs: Mapping[str, Cost], *, is_all: bool = True
+) -> Cost | None:
+    """Return what several agents cost together.
+
+    A host's agent whose cost is not known counts as an unpriced part, so that the sum is a lower
+    bound.
+
+    Args:
+        agents: The agents.
+        costs: What is known, by id.
+        is_all: Whether these are all that belong together.
+
+    Returns:
+        The sum; None = the cost of none of them is known.
+    """
+    together, is_known = Cost(unpriced=not is_all), False
+    for one in agents:
+        if (cost := costs.get(one.record.agent_id)) is not None:
+            together.merge(cost)
+            is_known = True
+        elif one.record.host is not None:
+            together.add(None)
+    return together if is_known else None
 
 
 def cost_words(usd: float | None, *, is_whole: bool = True) -> str:

@@ -294,6 +294,11 @@ class AgentRow(NamedTuple):
         return self.seen.record.agent_id
 
     @property
+    def contexts(self) -> tuple[ObservedAgent, ...]:
+        """The agents of its line: those whose work it continues too."""
+        return self.seen, *self.earlier
+
+    @property
     def urgency(self) -> tuple[Any, ...]:
         """Sorts what needs a person first, then as `ObservedAgent.urgency`; children count."""
         own = (0 if self.need else 1, *self.seen.urgency)

@@ -10,7 +10,7 @@ from ultramon.context.level_words import brief_level_words
 from ultramon.errors import ConfigurationError
 from ultramon.pictures.drawings import bar
 from ultramon.pictures.elements import Element, element
-from ultramon.prices.cost import Cost, cost_words
+from ultramon.prices.cost import cost_of_agents
 from ultramon.state.agent_rows import arrange, phase_of, runway_words, tasks_words
 from ultramon.state.liveness import ENDED, LOST, STALE
 from ultramon.state.plan_words import limit_words, measured_words
@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
 
     from ultramon.context.ladder import ResolvedRung
+    from ultramon.prices.cost import Cost
     from ultramon.state.agent_rows import AgentRow, RowGroup
     from ultramon.state.budget_readings import BudgetReading
     from ultramon.state.observed import ObservedAgent
@@ -100,7 +101,7 @@ def fleet_content(
         budgets: What the user's budgets amount to.
     """
     chosen = {"run": run, "all": 1 if with_ended else None}
-    groups = [_group(group, costs) for group in arrange(look.shown)]
+    groups = [_group(group, costs, is_all=not look.left_out) for group in arrange(look.shown)]
     head = element(
         "tr",
         *(
@@ -195,33 +196,27 @@ def _choice(name: str, link: str, *, is_chosen: bool) -> Element:
     return element("a", name, href=link, aria_current="true" if is_chosen else None)
 
 
-def _group(group: RowGroup, costs: Mapping[str, Cost]) -> Element:
+def _group(group: RowGroup, costs: Mapping[str, Cost], *, is_all: bool) -> Element:
     job = element("a", field(group.run), href=job_url(group.run))
     project = f" · {field(group.project)}" if group.project else None
-    together = _cost_below(group.rows, costs)
-    cost = element("span", f" · {together}", title=LIST_PRICE) if together else None
+    # What is not shown may be of any run.
+    together = cost_of_agents(_contexts_below(group.rows), costs, is_all=is_all)
+    cost = None
+    if together is not None and together.known_usd is not None:
+        cost = element("span", f" · {together.words}", title=LIST_PRICE)
     title = element("th", "run ", job, project, cost, colspan=len(_COLUMNS), scope="rowgroup")
     rows = [line for row in group.rows for line in _lines(row, 0, costs)]
     return element("tbody", element("tr", title, class_="group"), *rows)
 
 
-def _cost_below(rows: Iterable[AgentRow], costs: Mapping[str, Cost]) -> str:
-    """Return what agents cost with all below them, empty where nothing is known."""
-    together, is_whole, waiting = Cost(), True, list(rows)
-    while waiting:
-        row = waiting.pop()
-        waiting += row.children
-        if (cost := costs.get(row.agent_id)) is not None:
-            together.merge(cost)
-        elif row.seen.record.host is not None:
-            is_whole = False
-    if together.known_usd is None:
-        return ""
-    return cost_words(together.known_usd, is_whole=is_whole and not together.unpriced)
+def _contexts_below(rows: Iterable[AgentRow]) -> Iterator[ObservedAgent]:
+    for row in rows:
+        yield from row.contexts
+        yield from _contexts_below(row.children)
 
 
 def _lines(row: AgentRow, depth: int, costs: Mapping[str, Cost]) -> Iterator[Element]:
-    yield _line(row, depth, costs.get(row.agent_id))
+    yield _line(row, depth, cost_of_agents(row.contexts, costs))
     for child in row.children:
         yield from _lines(child, depth + 1, costs)
 

@@ -13,10 +13,11 @@ from textual.scroll_view import ScrollView
 from textual.strip import Strip
 
 from ultramon.cli.views.watch.lines import Look, draw_line
-from ultramon.prices.cost import Cost, short_cost
+from ultramon.prices.cost import cost_of_agents, short_cost
 
 if TYPE_CHECKING:
     from ultramon.cli.views.watch.lines import Line
+    from ultramon.prices.cost import Cost
     from ultramon.state.agent_rows import AgentRow
 
 
@@ -33,6 +34,7 @@ class AgentView(ScrollView, can_focus=True, inherit_bindings=False):
         self.trends: dict[str, str] = {}
         self.has_trends = False
         self.costs: dict[str, Cost] = {}
+        self.is_all = True
         self.now = 0.0
         self._at = 0
         self._is_at_top = True
@@ -137,21 +139,16 @@ class AgentView(ScrollView, can_focus=True, inherit_bindings=False):
         """Return what an agent cost, or the agents below a heading together."""
         if not self.costs:
             return ""
-        row, cost, is_whole = self.lines[number].row, Cost(), True
-        if row is not None:
-            cost = self.costs.get(row.agent_id, cost)
-        else:
+        row, is_all = self.lines[number].row, True
+        rows = [] if row is None else [row]
+        if row is None:
             below = takewhile(lambda line: line.row is not None, self.lines[number + 1 :])
-            for line in below:
-                assert line.row is not None
-                one = self.costs.get(line.row.agent_id)
-                if one is not None:
-                    cost.merge(one)
-                # An agent whose cost is not known makes the sum a lower bound.
-                elif line.row.seen.record.host is not None:
-                    is_whole = False
-        is_whole = is_whole and not cost.unpriced
-        words = short_cost(cost.known_usd, is_whole=is_whole or cost.known_usd is None)
+            rows, is_all = [line.row for line in below if line.row is not None], self.is_all
+        agents = (one for row in rows for one in row.contexts)
+        cost = cost_of_agents(agents, self.costs, is_all=is_all)
+        if cost is None or cost.known_usd is None:
+            return ""
+        words = short_cost(cost.known_usd, is_whole=not cost.unpriced)
         return words.replace("≥", ">") if self.look.ascii_only else words
 
     def render_line(self, y: int) -> Strip:

@@ -33,6 +33,8 @@ class Found(NamedTuple):
 
     groups: list[RowGroup]
     summary: Summary
+    is_all: bool
+    """Whether no agent is left out for the limit."""
     finished: int
     """Ended agents, and lost ones whose work others continue, that are folded away."""
     unreadable: list[Unreadable]
@@ -104,6 +106,7 @@ class Source:
         return Found(
             groups,
             summarize(shown, now),
+            not self._agent_list.left_out and len(shown) <= (self._limit or len(shown)),
             len(everyone) - len(unreadable) + len(self._agent_list.unreadable) - count,
             unreadable,
             news,
@@ -131,7 +134,8 @@ class Source:
 
     def costs(self, rows: Iterable[AgentRow]) -> dict[str, Cost]:
         """Return what the agents that are on the screen cost, by id, as far as it is known."""
-        records = [row.seen.record for row in rows if row.seen.record.host is not None]
+        agents = [one.record for row in rows for one in row.contexts]
+        records = [record for record in agents if record.host is not None]
         if not records:
             return {}
         # Prices are loaded with the first session on the screen, not at the start.
