@@ -155,6 +155,31 @@ def test_the_report_begins_with_what_is_spent(home):
     assert "budgets" not in home.run("report", str(home.machine.projects))
 
 
+@pytest.mark.parametrize(
+    ("settings", "variables", "named"),
+    [
+        ("[budgets.daily]\nlimit_usd = -1\n", {}, "budgets.daily.limit_usd=-1"),
+        (daily(1, 'prices = "/gone.toml"'), {}, "/gone.toml"),
+        (daily(1), {"ULTRAMON_BACKEND": "nowhere:"}, "nowhere:"),
+    ],
+    ids=["setting", "prices", "store"],
+)
+def test_a_report_is_shown_without_budgets_that_cannot_be_read(home, settings, variables, named):
+    """What is wrong is said beside it; without a budget a store that is away is no problem."""
+    home.configure(settings)
+    home.spend()
+    done = run_process("report", **home.environ | variables)
+    assert done.returncode == 0, done.stderr
+    assert "1 session" in done.stdout
+    assert "budgets" not in done.stdout
+    assert "Warning: what is spent of the budgets is not shown: " in done.stderr
+    assert named in done.stderr
+    shown = run_process("report", "--json", **home.environ | variables)
+    assert json.loads(shown.stdout)["budgets"] == []
+    home.configure("")
+    assert "Warning" not in run_process("report", **home.environ | variables).stderr
+
+
 def test_agents_are_sent_a_message_only_where_the_budget_says_so(home):
     """A reminder of the session at work says with its next tool call that one waits, once."""
     session = HookedSession(home.machine.root, SESSION)

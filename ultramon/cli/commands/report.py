@@ -112,17 +112,24 @@ def command(
 def _budgets() -> list[BudgetReading]:
     """Return what the user's budgets amount to; looks where no other process does."""
     from ultramon.cli.selection import directory_of, open_store
-    from ultramon.recordings.budgets import budget_looks
+    from ultramon.errors import UltramonError
+    from ultramon.notices.budgets import read_budgets
     from ultramon.state.budget_readings import BudgetReadings
 
-    backend = open_store(None, delivers=False)
-    directory, now = directory_of(backend), time.time()
-    stored = BudgetReadings(directory)
-    for look in budget_looks(directory, backend):
+    try:
+        if not read_budgets():  # else a store that cannot be opened is no problem of the report
+            return []
+        from ultramon.recordings.budget_look import BudgetLook
+
+        backend = open_store(None, delivers=False)
+        directory, now = directory_of(backend), time.time()
+        look, stored = BudgetLook(directory, backend), BudgetReadings(directory)
         if not stored.read(now):
             look(now)
         return stored.read(now)
-    return []
+    except UltramonError as error:
+        say(f"Warning: what is spent of the budgets is not shown: {error}")
+        return []
 
 
 def _survey(paths: tuple[str, ...], days: int | None, prices_file: str | None) -> Survey:
