@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import logging
 import os
+from contextlib import ExitStack
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from ultramon.backends.level_watch import LevelWatch
 from ultramon.backends.local.backend import LocalBackend
 from ultramon.errors import StateError
-from ultramon.fleet.event_commands import EventCommands
+from ultramon.fleet.background_looks import background_looks
 from ultramon.recordings.budgets import budget_looks
 from ultramon.server.app import create_app
 from ultramon.server.earlier_log import store_earlier_log
@@ -181,27 +181,19 @@ def serve(
             on_reload=on_reload,
             **endpoint.server_options(),
         )
-        end_export = start_metrics(services)
         budgets = budget_looks(state_directory, backend)
-        levels = LevelWatch(
-            backend, state_directory, "serve", readings=budgets, clock=services.clock
-        )
-        commands = EventCommands(backend, state_directory, clock=services.clock)
-        sending = webhooks.start(services)
-        lost_agents = LostAgents(services)
-        lost_agents.start()
-        commands.start()
-        levels.start()
-        try:
+        with (
+            background_looks(backend, state_directory, "serve", budgets, clock=services.clock),
+            ExitStack() as ending,
+        ):
+            ending.callback(start_metrics(services))
+            ending.callback(webhooks.start(services).stop)
+            lost_agents = LostAgents(services)
+            ending.callback(lost_agents.close)
+            lost_agents.start()
+            ending.callback(services.stopping.set)
+            ending.callback(remove_server_file, state_directory)
             server.run_here()
-        finally:
-            remove_server_file(state_directory)
-            services.stopping.set()
-            end_export()
-            levels.stop()
-            lost_agents.close()
-            sending.stop()
-            commands.stop()
 
 
 def start_metrics(services: Services) -> Callable[[], None]:

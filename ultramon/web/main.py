@@ -5,9 +5,8 @@ from __future__ import annotations
 import os
 from typing import TYPE_CHECKING, Any
 
-from ultramon.backends.level_watch import LevelWatch
 from ultramon.errors import StateError
-from ultramon.fleet.event_commands import EventCommands
+from ultramon.fleet.background_looks import background_looks
 from ultramon.metrics.source import MetricsSource
 from ultramon.recordings.budgets import budget_looks
 from ultramon.server.http.http_server import HttpServer, behind_filter
@@ -132,8 +131,7 @@ def serve(
         )
         try:
             budgets = budget_looks(state_directory, backend)
-            levels = LevelWatch(backend, state_directory, "web", readings=budgets)
-            with EventCommands(backend, state_directory), levels:
+            with background_looks(backend, state_directory, "web", budgets):
                 server.run_here()
         finally:
             remove_server_file(state_directory, FILE_NAME)

@@ -246,19 +246,17 @@ def command(
 
 def _run(opened: OpenedRelay) -> RelayResult:
     """Say what holds, and run a relay to its end."""
-    from ultramon.backends.level_watch import LevelWatch
     from ultramon.backends.opening import open_backend
     from ultramon.cli.views.relay_progress import shown
-    from ultramon.fleet.event_commands import EventCommands
+    from ultramon.fleet.background_looks import background_looks
     from ultramon.recordings.budgets import budget_looks
 
     for line in opened.head():
         say(line)
     backend = open_backend(opened.state_directory)
     budgets = budget_looks(opened.state_directory, backend)
-    levels = LevelWatch(backend, opened.state_directory, "relay", readings=budgets)
-    commands = EventCommands(backend, opened.state_directory)
-    with _ended_like_interrupted(), commands, levels, shown(backend, opened.run) as view:
+    looks = background_looks(backend, opened.state_directory, "relay", budgets)
+    with _ended_like_interrupted(), looks, shown(backend, opened.run) as view:
         view.relay = opened.relay(view.tell, budgets=next(iter(budgets), None))
         return view.relay.run()
 

@@ -6,6 +6,7 @@ import os
 import sys
 from contextlib import ExitStack, suppress
 from importlib.util import find_spec
+from typing import TYPE_CHECKING
 
 import click
 
@@ -14,6 +15,11 @@ from ultramon.cli.exit_codes import CommandFailed
 from ultramon.cli.output import make_console, takes_unicode
 from ultramon.cli.selection import directory_of, limit_option, open_store, store_options
 from ultramon.cli.views.watch.table import INSTALL_WORDS, draw_live, print_changes
+
+if TYPE_CHECKING:
+    from contextlib import AbstractContextManager
+
+    from ultramon.backends.base import Backend
 
 
 @click.command("watch", epilog="Example: ultramon watch --run nightly")
@@ -76,10 +82,6 @@ def command(
 
         click.echo(tmux_line(state_dir, run, color=color))
         return
-    from ultramon.backends.level_watch import LevelWatch
-    from ultramon.fleet.event_commands import EventCommands
-    from ultramon.recordings.budgets import budget_looks
-
     if output_format in (None, "app") and not once and _can_run_app(is_asked=bool(output_format)):
         from ultramon.cli.views.watch.app import watch_with_app
         from ultramon.cli.views.watch.source import Source
@@ -93,10 +95,7 @@ def command(
             is_cut=True,
             with_news=notify != "none",
         )
-        directory = directory_of(backend)
-        budgets = budget_looks(directory, backend)
-        levels = LevelWatch(backend, directory, "watch", readings=budgets)
-        with EventCommands(backend, directory), levels:
+        with _background_looks(backend):
             watch_with_app(
                 Source(backend, everyone, limit),
                 interval_seconds=interval,
@@ -117,15 +116,19 @@ def command(
     pause = None if once else interval
     with suppress(KeyboardInterrupt), ExitStack() as watching:
         if not once:
-            directory = directory_of(backend)
-            budgets = budget_looks(directory, backend)
-            levels = LevelWatch(backend, directory, "watch", readings=budgets)
-            watching.enter_context(EventCommands(backend, directory))
-            watching.enter_context(levels)
+            watching.enter_context(_background_looks(backend))
         if is_drawn:
             draw_live(agent_list, notify, make_console(), limit, interval)
         else:
             print_changes(agent_list, notify, limit, pause, as_json=output_format == "json")
+
+
+def _background_looks(backend: Backend) -> AbstractContextManager[None]:
+    from ultramon.fleet.background_looks import background_looks
+    from ultramon.recordings.budgets import budget_looks
+
+    directory = directory_of(backend)
+    return background_looks(backend, directory, "watch", budget_looks(directory, backend))
 
 
 def _can_run_app(*, is_asked: bool) -> bool:
