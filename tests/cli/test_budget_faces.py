@@ -180,6 +180,36 @@ def test_a_report_is_shown_without_budgets_that_cannot_be_read(home, settings, v
     assert "Warning" not in run_process("report", **home.environ | variables).stderr
 
 
+def test_a_terminal_of_ascii_gets_words_for_every_sign(home):
+    """A bound, a separator and a range; columns hold, as each sign is as wide as its substitute."""
+    home.configure(daily(1) + '[budgets.shop]\nlimit_tokens = 200_000\nproject = "/srv/shop"\n')
+    home.spend()
+    unpriced = reply("x1", REPLY, [], timestamp=format_time(time.time()))
+    unpriced["message"]["model"] = "a-model-without-a-price"
+    home.machine.write(SESSION, unpriced, project="/srv/shop")
+    ascii_only = home.environ | {"PYTHONIOENCODING": "ascii", "PYTHONUTF8": "0"}
+    for command in (("report",), ("report", "--by", "day"), ("status",)):
+        done = run_process(*command, **ascii_only)
+        assert done.returncode == 0
+        assert "\\" not in done.stdout
+        whole = run_process(*command, **home.environ).stdout
+        assert done.stdout == whole.translate(str.maketrans("·≥–", "->-"))
+    assert "≥" in whole
+
+
+def test_projects_that_end_alike_are_told_apart_by_day(home):
+    """As in the report itself: as much of each path as is needed."""
+    now = time.time()
+    for at, (project, tokens) in enumerate((("/srv/a/shop", 100_000), ("/srv/b/shop", 100_000))):
+        day = format_time(now - at * 86_400)
+        usage = {"input_tokens": tokens, "output_tokens": 0}
+        home.machine.write(
+            f"{SESSION[:-1]}{at}", reply(f"m{at}", usage, [], timestamp=day), project=project
+        )
+    lines = home.run("report", "--by", "day").splitlines()
+    assert [line.split()[-1] for line in lines[2:4]] == ["a/shop", "b/shop"]
+
+
 def test_agents_are_sent_a_message_only_where_the_budget_says_so(home):
     """A reminder of the session at work says with its next tool call that one waits, once."""
     session = HookedSession(home.machine.root, SESSION)

@@ -151,7 +151,7 @@ UNKNOWN = {"usage_ratio": None, "threshold_status": None}
     [
         ({"measured_at": None, "estimated_tokens": 0}, r"unknown .*\? +\? of 200,000", None),
         ({"epoch": 2, "estimated_tokens": 12_300}, r"unknown .*\? +≥ 12,300 of 200,000",
-         r"unknown .*\? +>= 12,300 of 200,000"),
+         r"unknown .*\? +> 12,300 of 200,000"),
         ({"estimated_tokens": 12_300, "context_limit": None}, r"unknown .*\? +12,300 of \?", None),
         ({"estimated_tokens": 0, "usage_ratio": 0.71, "threshold_status": "warning",
           "context_limit": None}, r"warning .* 71 % +\? of \?", None),

@@ -7,6 +7,7 @@ completion answer at once.
 
 from __future__ import annotations
 
+import codecs
 import importlib
 import os
 import sys
@@ -19,7 +20,7 @@ from ultramon.cli.exit_codes import CommandFailed, ExitCode, NotFound
 from ultramon.cli.gone_variables import gone_variable_errors
 from ultramon.errors import AgentNotFoundError, UltramonError
 from ultramon.system.processes import working_directory
-from ultramon.system.terminal_text import sanitize
+from ultramon.system.terminal_text import replace_characters, sanitize
 from ultramon.version import __version__
 
 if TYPE_CHECKING:
@@ -317,9 +318,10 @@ def main(arguments: Sequence[str] | None = None) -> NoReturn:
         arguments: Without the program's name; None = the arguments of the process.
     """
     # A name may hold what the terminal's encoding lacks: it is shown escaped, and is no error.
+    codecs.register_error("ultramon", replace_characters)
     for stream in (sys.stdout, sys.stderr):
         if hasattr(stream, "reconfigure"):
-            stream.reconfigure(errors="backslashreplace")
+            stream.reconfigure(errors="ultramon")
     try:
         # Not in click's own mode, which prints errors as they are and ends with 1 for Ctrl-C.
         result = cli.main(arguments, prog_name="ultramon", standalone_mode=False)

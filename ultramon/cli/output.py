@@ -14,6 +14,7 @@ from typing import IO, TYPE_CHECKING, Any, cast
 import click
 
 from ultramon.system.counts import short_tokens as short_tokens
+from ultramon.system.terminal_text import ascii_words as ascii_words
 from ultramon.system.terminal_text import first_of, sanitize
 from ultramon.system.wording import MAX_FIELD_CHARS as MAX_FIELD_CHARS
 from ultramon.system.wording import age as age
@@ -37,6 +38,8 @@ if TYPE_CHECKING:
 _PIPE_WIDTH = 160
 _CHECK_SECONDS = 0.1
 _ITEMS_AT_ONCE = 50
+_LEVEL_STYLES = {"warning": "yellow", "critical": "bold red"}
+_ACTION_LEVELS = {"prepare_handoff": "warning", "force_return": "critical"}
 _EIGHTHS = " ▏▎▍▌▋▊▉█"
 TASK_MARKS = {"done": "x", "in_progress": ">", "interrupted": "!"}
 """What stands before a task of a list, by its status; nothing before others."""
@@ -147,6 +150,13 @@ def say(text: str) -> None:
     click.echo(sanitize(text), err=True)
 
 
+def print_line(text: str) -> None:
+    """Print a line to stdout in its own encoding: click writes UTF-8 where that is ASCII."""
+    stream = sys.stdout
+    text = text.encode(stream.encoding, stream.errors or "strict").decode(stream.encoding)
+    click.echo(text)
+
+
 def say_by_reason(verb: str, found: Iterable[tuple[str, str]]) -> None:
     """Write a line to stderr for each reason, with the first of the names that it holds for.
 
@@ -217,15 +227,12 @@ def make_table() -> Table:
     return Table(box=None, pad_edge=False, header_style="dim", padding=(0, 2, 0, 0))
 
 
-def held_tokens(
-    record: StateRecord, write: Callable[[int | None], str] = tokens, *, ascii_only: bool = False
-) -> str:
+def held_tokens(record: StateRecord, write: Callable[[int | None], str] = tokens) -> str:
     """Write the tokens in a window; ``?`` when unknown, and ``≥`` before a lower bound."""
     from ultramon.context.gauge import is_lower_bound, known_tokens
 
     count = known_tokens(record)
-    at_least = "" if not (count and is_lower_bound(record)) else ">= " if ascii_only else "≥ "
-    return at_least + write(count)
+    return ("≥ " if count and is_lower_bound(record) else "") + write(count)
 
 
 def usage_bar(ratio: float | None, width: int, *, ascii_only: bool) -> str:
@@ -241,4 +248,9 @@ def action_style(action: str, level: str | None = "") -> str:
     """Return the colour of a level by its action."""
     if level is None:
         return "dim"
-    return {"force_return": "bold red", "prepare_handoff": "yellow"}.get(action, "green")
+    return level_style(_ACTION_LEVELS.get(action), "green")
+
+
+def level_style(level: str | None, usual: str = "") -> str:
+    """Return the colour of a level, of an agent's or of a budget's; `usual` below the first."""
+    return _LEVEL_STYLES.get(level or "", usual)

@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+_ASCII = {"·": "-", "≥": ">", "–": "-", "…": "~"}
+"""What stands for our own signs where an encoding lacks them: as wide, so that tables hold."""
 _MAX_MARKS = 4
 _ESCAPED_CATEGORIES = frozenset(("Cc", "Cf", "Cs", "Cn", "Co", "Zl", "Zp"))
 # Letters and marks that draw nothing: they hide text, or move everything behind them.
@@ -46,6 +48,19 @@ def first_of(names: Sequence[str], most: int = 3, separator: str = ", ") -> str:
     """Return the first of some names, and how many more there are."""
     more = f" and {len(names) - most} more" if len(names) > most else ""
     return separator.join(names[:most]) + more
+
+
+def replace_characters(error: UnicodeError) -> tuple[str, int]:
+    """Write what an encoding lacks: our own signs in ASCII, others escaped; a handler of codecs."""
+    assert isinstance(error, UnicodeEncodeError)
+    text = "".join(_ASCII.get(one) or _escape(one) for one in error.object[error.start : error.end])
+    return text, error.end
+
+
+def ascii_words(text: str) -> str:
+    """Return a text in ASCII with as many characters: our own signs, and ``?`` for others."""
+    plain = "".join(_ASCII.get(char, char) for char in text)
+    return plain.encode("ascii", "replace").decode("ascii")
 
 
 def _escape(char: str) -> str:

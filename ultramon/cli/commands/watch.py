@@ -12,7 +12,7 @@ import click
 
 from ultramon.cli.agent_list import open_agent_list
 from ultramon.cli.exit_codes import CommandFailed
-from ultramon.cli.output import make_console, takes_unicode
+from ultramon.cli.output import make_console, print_line, takes_unicode
 from ultramon.cli.selection import directory_of, limit_option, open_store, store_options
 from ultramon.cli.views.watch.table import INSTALL_WORDS, draw_live, print_changes
 
@@ -80,7 +80,7 @@ def command(
     if output_format == "tmux":
         from ultramon.cli.views.tmux_line import tmux_line
 
-        click.echo(tmux_line(state_dir, run, color=color))
+        print_line(tmux_line(state_dir, run, color=color))
         return
     if output_format in (None, "app") and not once and _can_run_app(is_asked=bool(output_format)):
         from ultramon.cli.views.watch.app import watch_with_app

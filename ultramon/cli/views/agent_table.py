@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import sys
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
-
-import click
 
 from ultramon.cli.output import (
     action_style,
@@ -14,10 +11,10 @@ from ultramon.cli.output import (
     held_tokens,
     make_console,
     make_table,
+    print_line,
     say,
     short_tokens,
     summary_line,
-    takes_unicode,
     tokens,
     usage_bar,
 )
@@ -130,7 +127,7 @@ def _cost(one: ObservedAgent, look: Look) -> tuple[str, str]:
 
 def _tokens(one: ObservedAgent, look: Look) -> tuple[str, str]:
     write, of = (tokens, " of ") if look.is_wide else (short_tokens, "/")
-    used = held_tokens(one.record, write, ascii_only=look.ascii_only)
+    used = held_tokens(one.record, write)
     return f"{used}{of}{write(one.record.context_limit)}", ""
 
 
@@ -300,8 +297,6 @@ def print_summary(seen: list[ObservedAgent]) -> None:
     """Print one line about all agents: who needs a person, and what the others do."""
     console = make_console()
     line = summary_line(summarize(seen, SYSTEM_CLOCK.now()), console.width)
-    if console.options.ascii_only:
-        line = line.replace(" · ", " - ")
     # Where all have ended there is nothing to say.
     if line:
         console.print(line, style="bold", no_wrap=True, overflow="crop")
@@ -311,16 +306,14 @@ def print_plans(plans: Iterable[AccountPlan]) -> None:
     """Print a line for each account whose limits are known."""
     now = SYSTEM_CLOCK.now()
     for account in plans:
-        line = plan_line(account, now)
-        click.echo(line if takes_unicode(sys.stdout) else line.replace(" · ", " - "))
+        print_line(plan_line(account, now))
 
 
 def print_budgets(budgets: Iterable[BudgetReading]) -> None:
     """Print a line for each budget whose spending is known."""
     now = SYSTEM_CLOCK.now()
     for one in budgets:
-        line = budget_line(one, now)
-        click.echo(line if takes_unicode(sys.stdout) else line.replace("≥", ">="))
+        print_line(budget_line(one, now))
 
 
 def budget_line(budget: BudgetReading, now: float) -> str:

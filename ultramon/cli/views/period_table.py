@@ -7,8 +7,11 @@ from typing import TYPE_CHECKING
 from ultramon.cli.output import field, make_console, make_table, plural, short_tokens
 from ultramon.cli.views.report_screen import price_words
 from ultramon.prices.cost import cost_words, range_words
+from ultramon.recordings.survey import short_names
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from ultramon.recordings.bills import CostFacts
     from ultramon.recordings.daily_sums import Period, PeriodReport
 
@@ -32,8 +35,10 @@ def print_periods(found: PeriodReport) -> None:
     has_room = console.width > _WIDTH_WITHOUT_PROJECT
     if has_room:
         table.add_column("most for", width=_PROJECT_CELLS, no_wrap=True)
+    dearest = {part.name for one in found.periods for part in one.by_project[:1]}
+    names = short_names({name for name in dearest if name is not None})
     for one in found.periods:
-        most = [Text(_dearest(one))] if has_room else []
+        most = [Text(_dearest(one, names))] if has_room else []
         table.add_row(_name(one, found.by), *_cells(one, one.sessions, one.compactions), *most)
     if len(found.periods) > 1:
         rest = [Text("")] if has_room else []
@@ -64,9 +69,8 @@ def _name(one: Period, by: str) -> str:
     return f"{one.start}"
 
 
-def _dearest(one: Period) -> str:
+def _dearest(one: Period, names: Mapping[str, str]) -> str:
     first = next(iter(one.by_project), None)
     if first is None or first.name is None:
         return "unknown" if first else ""
-    # A transcript may be of Windows.
-    return field(first.name.rstrip("/\\").replace("\\", "/").rpartition("/")[2])
+    return field(names[first.name])

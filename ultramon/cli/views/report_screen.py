@@ -8,7 +8,8 @@ from collections import Counter
 from itertools import zip_longest
 from typing import TYPE_CHECKING
 
-from ultramon.cli.output import field, make_console, make_table, plural, short_tokens
+from ultramon.cli.output import field, level_style, make_console, make_table, plural, short_tokens
+from ultramon.context.ladder import CRITICAL, WARNING
 from ultramon.hosts.transcripts.records import MEMORY
 from ultramon.prices.cost import cost_words, dollars, range_words, short_cost
 from ultramon.recordings.source_words import REST, source_words
@@ -63,8 +64,9 @@ def print_report(found: Survey, budgets: Sequence[BudgetReading] = ()) -> None:
         facts.insert(1, ("prices", source.removeprefix("prices "), "dim"))
     if budgets:
         words = _SEPARATOR.join(field(one.words(time.time())) for one in budgets)
-        is_warned = any(one.level is not None for one in budgets)
-        facts.insert(0, ("budgets", words, "yellow" if is_warned else ""))
+        reached = {one.level for one in budgets}
+        level = next((one for one in (CRITICAL, WARNING) if one in reached), None)
+        facts.insert(0, ("budgets", words, level_style(level)))
     console.print(Text(title, "bold"), no_wrap=True, overflow="crop")
     for name, words, style in facts:
         line = Text.assemble((f"  {name:<13}", "dim"), (words, style))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from collections import Counter
 from functools import partial
 from operator import attrgetter
@@ -10,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from ultramon.backends.toolkit import judge_stored
 from ultramon.cli.agent_list import look_at, paused_collector
-from ultramon.cli.output import action_style, field, takes_unicode
+from ultramon.cli.output import action_style, field
 from ultramon.cli.selection import open_store
 from ultramon.context.level_words import brief_level_words
 from ultramon.state.agent_rows import name_of, need_of
@@ -46,10 +45,7 @@ def tmux_line(state_dir: str | None, run: str | None, *, color: bool) -> str:
     backend = open_store(state_dir)
     overview: Overview | None = getattr(backend, "overview", None)
     survey = _list(backend, run) if overview is None else _ask(overview, run)
-    is_unicode = takes_unicode(sys.stdout)
-    return (" · " if is_unicode else " - ").join(
-        _written(text, colour if color else "") for text, colour in _parts(*survey)
-    )
+    return " · ".join(_written(text, colour if color else "") for text, colour in _parts(*survey))
 
 
 def _list(backend: Backend, run: str | None) -> Survey:

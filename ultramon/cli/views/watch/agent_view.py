@@ -12,6 +12,7 @@ from textual.message import Message
 from textual.scroll_view import ScrollView
 from textual.strip import Strip
 
+from ultramon.cli.output import ascii_words
 from ultramon.cli.views.watch.lines import Look, draw_line
 from ultramon.prices.cost import cost_of_agents, short_cost
 
@@ -149,7 +150,7 @@ class AgentView(ScrollView, can_focus=True, inherit_bindings=False):
         if cost is None or cost.known_usd is None:
             return ""
         words = short_cost(cost.known_usd, is_whole=not cost.unpriced)
-        return words.replace("≥", ">") if self.look.ascii_only else words
+        return ascii_words(words) if self.look.ascii_only else words
 
     def render_line(self, y: int) -> Strip:
         """Return one line of the screen; see `ScrollView.render_line`."""

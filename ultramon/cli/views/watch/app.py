@@ -20,7 +20,7 @@ from textual.widgets import Input, Static
 
 from ultramon.cli.exit_codes import CommandFailed
 from ultramon.cli.handover import ask_to_hand_over
-from ultramon.cli.output import field, summary_line
+from ultramon.cli.output import ascii_words, field, summary_line
 from ultramon.cli.views.agent_table import COST, TREND
 from ultramon.cli.views.watch.actions import (
     Way,
@@ -241,8 +241,7 @@ class WatchApp(App[int]):
 
     def _write(self, name: str, text: str) -> None:
         widget = self.screen_stack[0].query_one(name, Static)
-        if self._ascii_only:
-            text = text.replace(" · ", " - ").encode("ascii", "replace").decode("ascii")
+        text = self._plain(text)
         if getattr(widget, "written", None) != text:
             widget.written = text  # type: ignore[attr-defined]
             widget.update(text)
@@ -382,7 +381,7 @@ class WatchApp(App[int]):
             screen.put(self._plain("\n".join(lines)))
 
     def _plain(self, text: str) -> str:
-        return text.encode("ascii", "replace").decode("ascii") if self._ascii_only else text
+        return ascii_words(text) if self._ascii_only else text
 
     def action_hand_over(self) -> None:
         """Ask an agent to hand over, after a confirmation."""

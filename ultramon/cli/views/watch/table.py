@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from ultramon.cli.output import json_line, moment, wait_while_read
+from ultramon.cli.output import json_line, level_style, moment, wait_while_read
 from ultramon.cli.views.agent_table import (
     budget_line,
     print_agents,
@@ -40,7 +40,6 @@ if TYPE_CHECKING:
     from ultramon.state.plan_limits import AccountPlan
 
 _MAX_UNREADABLE_LINES = 3
-_LEVEL_STYLES = {"warning": "yellow", "critical": "red"}
 INSTALL_WORDS = "pip install 'ultramon[tui]'"
 # They change without any news: with them the table would be printed at every look.
 _AGES = ("heartbeatAgeSeconds", "livenessReason", "lastHeartbeat", "seq")
@@ -154,7 +153,7 @@ def _frame(agent_list: AgentList, console: Console) -> RenderableType:
     now = SYSTEM_CLOCK.now()
     plans = [Text(plan_line(one, now), "dim", no_wrap=True) for one in agent_list.plans]
     plans += [
-        Text(budget_line(one, now), _LEVEL_STYLES.get(one.level or "", "dim"), no_wrap=True)
+        Text(budget_line(one, now), level_style(one.level, "dim"), no_wrap=True)
         for one in agent_list.budgets
     ]
     # The table's head, an empty line and the summary take three lines.
