@@ -90,6 +90,21 @@ def test_the_report_fits_a_screen_of_80_by_24(busy):
     assert (sessions + standing, standing) == (10, 3)
 
 
+def test_the_head_says_how_often_a_plan_was_used_up_and_how_long_that_held(busy):
+    """Only where it was; a line of the table of sources makes room for it."""
+    assert "plan" not in report(busy, COLUMNS="80").stdout
+    height = len(report(busy, COLUMNS="80").stdout.splitlines())
+    refused = used("e1", 0, at="2026-11-21T08:00:00Z", error="rate_limit", isApiErrorMessage=True)
+    refused["message"]["model"] = "<synthetic>"
+    answered = used("m10", 9_000, at="2026-11-21T09:50:00Z")
+    busy.write(OTHER, refused, refused, answered, project="/home/dev/blog")
+    shown = report(busy, COLUMNS="80").stdout.splitlines()
+    assert "  plan         usage limit hit 2x, 1 h 50 waited" in shown
+    assert len(shown) == height
+    facts = report_json(busy)
+    assert (facts["planHits"], facts["planWaitSeconds"]) == (2, 6_600.0)
+
+
 def test_the_screen_says_what_the_transcripts_say(busy):
     """Counts, a lower bound, what is unknown, and what filled the windows."""
     text = report(busy, COLUMNS="80").stdout

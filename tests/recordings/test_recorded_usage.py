@@ -14,9 +14,11 @@ from helpers.transcript_lines import prompt
 from ultramon.context.token_usage import TokenUsage
 from ultramon.recordings.index import Summarized, TranscriptIndex
 from ultramon.recordings.reply_keys import COMPACTION
+from ultramon.recordings.summary import MOST_WAIT_SECONDS
 from ultramon.recordings.usage import (
     MAX_PARTS,
     MAYBE_READ_AGAIN,
+    PLAN_HIT,
     READ_AGAIN,
     RESTART,
     SPENT,
@@ -257,3 +259,52 @@ def test_days_are_those_of_the_machine(monkeypatch):
         os.environ.setdefault("TZ", "UTC")
         time.tzset()
     assert day_of(None) == day_of(1e300) == ""
+
+
+def refused(at):
+    """A request that a usage limit refused, as the client writes it."""
+    text = [{"type": "text", "text": "You've hit your session limit"}]
+    entry = reply("e1", {}, text, timestamp=at, error="rate_limit", isApiErrorMessage=True)
+    entry["message"]["model"] = "<synthetic>"
+    return entry
+
+
+def test_a_wait_for_a_usage_limit_ends_with_the_next_reply(tmp_path):
+    """From the first refusal on, at most five hours; nothing where no reply followed."""
+    day = "2026-11-21T"
+    found = planted(
+        tmp_path,
+        used("m1", 1_000, at=f"{day}08:00:00Z"),
+        refused(f"{day}08:10:00Z"),
+        refused(f"{day}08:30:00Z"),
+        used("m2", 2_000, at=f"{day}09:00:00Z"),
+        used("m3", 2_500, at=f"{day}09:30:00Z"),
+        refused(f"{day}10:00:00Z"),
+        used("m4", 3_000, at="2026-11-24T08:00:00Z"),
+        refused("2026-11-24T09:00:00Z"),
+    )
+    hits = [one.requests for one in parts_of(found.usage) if one.kind == PLAN_HIT]
+    assert sum(hits) == 4
+    assert found.plan_wait_seconds == 50 * 60 + MOST_WAIT_SECONDS
+
+
+def test_a_wait_that_began_in_an_earlier_reading_is_continued(tmp_path):
+    """A report that reads only what was added knows the refusal before it."""
+    machine, day = Machine(tmp_path), "2026-11-21T"
+    path = machine.write(SESSION, used("m1", 1_000, at=f"{day}08:00:00Z"))
+    waits = []
+    with TranscriptIndex(str(tmp_path / "index.sqlite3")) as index:
+        for entry in (refused(f"{day}08:10:00Z"), used("m2", 2_000, at=f"{day}08:40:00Z")):
+            machine.write(SESSION, entry)
+            (one,) = index.summarize([str(path)])
+            waits.append(one.summary.plan_wait_seconds)
+    assert waits == [0.0, 1_800.0]
+
+
+def test_a_recorded_limit_of_codex_is_a_hit_without_a_wait():
+    """The client ended with it."""
+    path = DATA / "exec_json" / "codex-0.169.0" / "usage_limit_today.rollout.jsonl"
+    with TranscriptIndex(None) as index:
+        (one,) = index.summarize([str(path)])
+    assert [part.kind for part in parts_of(one.summary.usage)].count(PLAN_HIT) == 1
+    assert one.summary.plan_wait_seconds == 0.0

@@ -50,6 +50,8 @@ UNRECORDED = "unrecorded"
 SUMMARY = "summary"
 MAX_POINTS = 96
 MAX_OPENING_CHARS = 80
+MOST_WAIT_SECONDS = 5 * 3_600.0
+"""Of one wait for a usage limit: a session that is continued days later did not wait for them."""
 _MAX_SOURCES = 64
 _MAX_FILES = 400
 _MAX_NAME_CHARS = 400
@@ -79,6 +81,8 @@ class TranscriptSummary:
         unmeasured_compactions: Compactions that `discarded_tokens` leaves out.
         overflows: Requests refused because they were larger than the window.
         has_ended_in_overflow: Whether nothing came after such a refusal.
+        plan_wait_seconds: From requests refused for a usage limit to the next replies, each at
+            most `MOST_WAIT_SECONDS`; without a reply behind it a refusal adds nothing.
         tokens_by_source: Tokens that entered the windows, estimated, by what brought them.
         tokens_by_file: Of these, what calls that name a file brought, by path.
         standing: What its requests held beside the conversation: JSON of
@@ -117,6 +121,7 @@ class TranscriptSummary:
     unmeasured_compactions: int = 0
     overflows: int = 0
     has_ended_in_overflow: bool = False
+    plan_wait_seconds: float = 0.0
     tokens_by_source: dict[str, float] = field(default_factory=dict)
     tokens_by_file: dict[str, float] = field(default_factory=dict)
     standing: dict[str, list[Any]] = field(default_factory=dict)
@@ -208,6 +213,8 @@ class Summarizer:
         )
         self._user_tokens = 0.0
         """Estimated, of the present window."""
+        self._refused_at: float | None = None
+        """When a usage limit was reached behind which no reply has come."""
         if memory is not None:
             self._user_tokens = memory["userTokens"]
             self._series.restore(memory["series"])
@@ -223,6 +230,7 @@ class Summarizer:
                 self._billed = Report(**memory["billed"][0]), memory["billed"][1]
             self._reads_again = memory["readsAgain"]
             self._is_summary_billed = memory["isSummaryBilled"]
+            self._refused_at = memory["refusedAt"]
         self._family = family_for_model(summary.model)
 
     def memory(self) -> dict[str, Any]:
@@ -242,6 +250,7 @@ class Summarizer:
             "isSummaryBilled": self._is_summary_billed,
             "standing": self._standing.memory(),
             "userTokens": self._user_tokens,
+            "refusedAt": self._refused_at,
         }
 
     def to_json(self) -> dict[str, Any]:
@@ -309,6 +318,9 @@ class Summarizer:
             self._flush()
             if not is_copy:
                 self._usage.add(PLAN_HIT, day_of(record.at), summary.model, TokenUsage())
+                # Who tries again meanwhile waits since the first refusal.
+                if self._refused_at is None:
+                    self._refused_at = record.at
         elif isinstance(record, Billed):
             self._flush()
             if not is_copy:
@@ -376,6 +388,10 @@ class Summarizer:
             else:
                 self._compact(None)
         self._is_rewound = False
+        refused_at, self._refused_at = self._refused_at, None
+        if refused_at is not None and report.at is not None:
+            waited = max(report.at - refused_at, 0.0)
+            summary.plan_wait_seconds += min(waited, MOST_WAIT_SECONDS)
         self._bill(report)
         if self._before_compaction is not None:
             summary.discarded_tokens += max(0, self._before_compaction - tokens)

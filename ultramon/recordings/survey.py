@@ -206,6 +206,7 @@ def survey(
         subagents_end_unknown=sum(one.near_limit is None for one in subagents),
         subagents_in_trouble=sum(one.in_trouble for one in sessions),
         overflows=sum(one.total("overflows") for one in sessions),
+        plan_wait_seconds=round(sum(one.summary.plan_wait_seconds for one in agents), 3),
         estimated_tokens=total,
         by_source=_shares(sources, total),
         by_file=_shares(files, total),

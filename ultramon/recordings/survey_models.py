@@ -155,6 +155,9 @@ class Survey(CostFacts):
     subagents_in_trouble: int
     """Empty or near the limit, each counted once."""
     overflows: int
+    plan_wait_seconds: float
+    """How long agents waited after requests counted in `plan_hits`, together; each five hours at
+    most, and those that no reply followed not at all."""
     estimated_tokens: int
     """All tokens that entered windows; each text counts once."""
     by_source: tuple[Share, ...]

@@ -75,8 +75,8 @@ def print_report(found: Survey, budgets: Sequence[BudgetReading] = ()) -> None:
     for name, words in standing:
         line = Text.assemble((name, "dim"), words)
         console.print(line, no_wrap=True, overflow="ellipsis")
-    # One line less, so that the screen keeps its height.
-    rows = _ROWS - bool(found.unreadable)
+    # So many lines less, so that the screen keeps its height.
+    rows = _ROWS - bool(found.unreadable) - bool(found.plan_hits)
     console.print(_filled(found, min(console.width, _MAX_WIDTH), rows))
     console.print(Text(f"  {ORDER}", "dim"), no_wrap=True, overflow="crop")
     worst = found.worst_sessions[: max(_LEAST_WORST, WORST_SESSIONS - len(standing))]
@@ -166,6 +166,7 @@ def facts_of(found: Survey, cells: int = _MAX_WIDTH) -> list[tuple[str, str, str
     money = money_words(found, cells)
     return [
         *([("money", money, "")] if money else []),
+        *([("plan", plan_words(found), "yellow")] if found.plan_hits else []),
         ("compacted", compacted, "yellow" if found.compactions else ""),
         ("thrown away", lost, "yellow" if found.discarded_tokens else ""),
         ("subagents", subagents, "red" if found.subagents_in_trouble else ""),
@@ -208,6 +209,16 @@ def used_words(one: StandingCost, sessions: int) -> str:
     """Return in how many sessions a part stood, and in how many of them it was called."""
     held = "all" if one.sessions == sessions else plural(one.sessions, "session")
     return held if one.sessions_used is None else f"{held}, used in {one.sessions_used:,}"
+
+
+def plan_words(found: Survey) -> str:
+    """Return how often a usage limit was reached, and how long agents waited for it."""
+    words = f"usage limit hit {found.plan_hits:,}x"
+    minutes = round(found.plan_wait_seconds / 60)
+    if not minutes:
+        return words
+    hours, minutes = divmod(minutes, 60)
+    return f"{words}, {f'{hours:,} h {minutes:02}' if hours else f'{minutes} min'} waited"
 
 
 def left_out_words(found: Survey) -> str:
