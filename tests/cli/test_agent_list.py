@@ -69,7 +69,7 @@ def test_a_list_of_lines_is_the_list_of_a_table(backend, run_name, show_all):
 @pytest.mark.parametrize("run_name", [None, "b"])
 def test_a_line_for_a_status_bar_counts_what_a_table_shows(backend, run_name):
     """A state that is only glanced at is judged as one that is decoded, but for its sense."""
-    verdicts, nearest, needing, problems = tmux_line._list(backend, run_name)
+    verdicts, nearest, needing, problems, _ = tmux_line._list(backend, run_name)
     found = agent_list.AgentList(backend, run_name, show_all=True, with_news=False)
     found.refresh()
     living = [one for one in found.seen if one.liveness.verdict in ("alive", "stale")]

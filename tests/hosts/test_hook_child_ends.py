@@ -137,6 +137,21 @@ def test_an_empty_result_is_told_without_any_other_sign(session):
     assert session.record(CHILD).outcome == "completed"
 
 
+def test_an_empty_result_is_noted_until_the_subagent_continues(session):
+    """A text is no news; faces read it long after the launcher was notified."""
+    noted = []
+    child = Launched(session)
+    for texts in (("Seen.",), (), None, ("Seen more.",)):
+        if texts is None:
+            session.call("SubagentStart", agent=CHILD)
+        else:
+            child.work(tokens_at(50))
+            child.stop()
+            child.returned(*texts)
+        noted.append(session.memory(CHILD).get("returnedNoText"))
+    assert noted == [None, True, None, None]
+
+
 def test_a_typed_prompt_ends_nobody_and_tells_nothing(session):
     child = Launched(session)
     child.work(FULL)

@@ -66,6 +66,7 @@ EARLIER = {
     "leftTasks": {"count": 4, "names": ["a", "b", "c"]},
     "lastText": "I was about to",
     "stopReason": "too late",
+    "returnedNoText": True,
     "warned": {
         "epoch": 2, "level": "warning", "silentCalls": 3, "messageId": "msg_1", "printer": TELLER,
     },
@@ -185,7 +186,7 @@ def test_of_a_list_or_mapping_what_is_damaged_is_left_out():
 RESETS = {
     "begin_life": (
         lambda memory: memory.begin_life(),
-        {"successorId", "leftTasks", "lastText", "stopReason", "turnEnded"},
+        {"successorId", "leftTasks", "lastText", "stopReason", "turnEnded", "returnedNoText"},
         set(),
     ),
     "begin_turn": (

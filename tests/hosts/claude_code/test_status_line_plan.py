@@ -10,7 +10,9 @@ import sys
 import time
 
 import pytest
+from helpers.child_of_session import Launched
 from helpers.hooked_session import RECORDED, HookedSession
+from helpers.program import run
 from hosts.claude_code.test_status_line import payload, show
 
 from ultramon.hosts.claude_code import statusline
@@ -319,6 +321,26 @@ def test_a_part_that_is_not_shown_is_not_read(session):
     _, files = read("context", "subagents", "budget")
     assert others <= files
     assert any("budget" in one for one in files)
+
+
+def test_subagents_that_brought_no_text_are_counted(session):
+    """Behind those that run, and alone where none does; the line of tmux counts them too."""
+    session.tool(20_000)
+    told = payload(session)
+    children = [Launched(session, f"a{number}") for number in range(3)]
+    for child in children:
+        child.work(30_000)
+    children[0].returned("Seen.")
+    assert "came back empty" not in show(session, told)
+    children[1].returned()
+    assert " · sub general-purpose 15% · 1 came back empty" in show(session, told)
+    children[2].returned()
+    assert " · sub 2 came back empty" in show(session, told)
+    line = run("watch", "--format", "tmux", "--state-dir", session.state).stdout
+    assert line.rstrip().endswith("2 came back empty")
+    session.call("SessionEnd", reason="other")
+    line = run("watch", "--format", "tmux", "--state-dir", session.state).stdout
+    assert "came back empty" not in line
 
 
 def test_nothing_new_writes_the_file_once(session):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from functools import partial
+from heapq import nlargest
 from operator import attrgetter
 from typing import TYPE_CHECKING
 
@@ -13,23 +14,26 @@ from ultramon.cli.output import action_style, field
 from ultramon.cli.selection import open_store
 from ultramon.context.level_words import brief_level_words
 from ultramon.state.agent_rows import name_of, need_of
-from ultramon.state.liveness import ALIVE, LOST, STALE
+from ultramon.state.liveness import ALIVE, ENDED, LOST, STALE
 from ultramon.state.observed import ObservedAgent, Unreadable, checked_json
+from ultramon.state.record import RETURNED_NO_TEXT, host_memory
 from ultramon.state.usage_percent import usage_percent
 from ultramon.system.clock import SYSTEM_CLOCK
 from ultramon.system.processes import this_machine
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Container, Iterable, Iterator, Mapping
 
     from ultramon.backends.base import Backend
     from ultramon.backends.overview import Overview
 
     # How many there are of each verdict, the living one nearest to its limit, how many need a
-    # person, and the unreadable.
-    Survey = tuple[Mapping[str, int], ObservedAgent | None, int, int]
+    # person, the unreadable, and the subagents that came back without a text.
+    Survey = tuple[Mapping[str, int], ObservedAgent | None, int, int, int]
 
 _MAX_NAME_CHARS = 24
+_MAX_SUBAGENTS = 20
+"""Of those that ended so many are decoded, the last ones, as for the status line of a session."""
 _pressure = attrgetter("pressure")
 _nearness = attrgetter("pressure", "urgency")
 
@@ -54,12 +58,15 @@ def _list(backend: Backend, run: str | None) -> Survey:
         changes = backend.changes(run, {})
         verdicts: Counter[str] = Counter()
         living: list[ObservedAgent] = []
+        ended: list[ObservedAgent] = []
         needing = problems = 0
         for one in judge_stored(changes.changed, changes.heartbeats, SYSTEM_CLOCK.now()):
             if isinstance(one, Unreadable):
                 problems += 1
                 continue
             verdicts[one.liveness.verdict] += 1
+            if one.liveness.verdict == ENDED and _is_subagent(one):
+                ended.append(one)
             if one.liveness.verdict in (ALIVE, STALE):
                 if _may_need_person(one):
                     # Only what the head leaves open is decoded: the line names one agent of
@@ -70,14 +77,30 @@ def _list(backend: Backend, run: str | None) -> Survey:
                         continue
                     needing += bool(need_of(one))
                 living.append(one)
+        empty = _count_empty(ended, {one.record.agent_id for one in living})
         living.sort(key=_nearness)
         # Sorted by their heads, so that only the one that is named is decoded whole.
         for one in living:
             if not isinstance(checked_json(one), Unreadable):
-                return verdicts, one, needing, problems
+                return verdicts, one, needing, problems, empty
             verdicts[one.liveness.verdict] -= 1
             problems += 1
-        return verdicts, None, needing, problems
+        return verdicts, None, needing, problems, empty
+
+
+def _is_subagent(one: ObservedAgent) -> bool:
+    return one.record.agent_id.startswith(f"{one.record.session_id}.")
+
+
+def _count_empty(ended: Iterable[ObservedAgent], living: Container[str]) -> int:
+    """Return how many of the last subagents of sessions at work came back without a text."""
+    last = nlargest(
+        _MAX_SUBAGENTS,
+        (one for one in ended if one.record.session_id in living),
+        key=lambda one: one.record.last_heartbeat or 0.0,
+    )
+    readable = (one for one in last if not isinstance(checked_json(one), Unreadable))
+    return sum(host_memory(one.record).get(RETURNED_NO_TEXT) is True for one in readable)
 
 
 def _may_need_person(one: ObservedAgent) -> bool:
@@ -88,7 +111,7 @@ def _may_need_person(one: ObservedAgent) -> bool:
 def _ask(overview: Overview, run: str | None) -> Survey:
     """Read only two agents: the nearest is the first one that lives, or the first one beating.
 
-    The store cannot count those that need a person.
+    The store cannot count those that need a person, nor those that came back without a text.
     """
     page = partial(overview.page, run, now=SYSTEM_CLOCK.now(), machine=this_machine(), limit=1)
     verdicts = page().counts
@@ -96,11 +119,15 @@ def _ask(overview: Overview, run: str | None) -> Survey:
     seen, unreadable = look_at(
         [agent for skip in sorted({lost, silent}) for agent in page(skip=skip).agents]
     )
-    return verdicts, min(seen, key=_pressure, default=None), 0, len(unreadable)
+    return verdicts, min(seen, key=_pressure, default=None), 0, len(unreadable), 0
 
 
 def _parts(
-    verdicts: Mapping[str, int], nearest: ObservedAgent | None, needing: int, unreadable: int
+    verdicts: Mapping[str, int],
+    nearest: ObservedAgent | None,
+    needing: int,
+    unreadable: int,
+    empty: int,
 ) -> Iterator[tuple[str, str]]:
     """Yield texts, each with its colour."""
     living = verdicts[ALIVE] + verdicts[STALE]
@@ -115,6 +142,7 @@ def _parts(
         (verdicts[STALE], "stale", "yellow"),
         (verdicts[LOST], "lost", "red"),
         (unreadable, "unreadable", "yellow"),
+        (empty, "came back empty", "yellow"),
     )
     for count, what, colour in problems:
         if count:

@@ -65,6 +65,7 @@ class HookMemory(StoredFields, GaugeMemory):
             to report it, or None.
         told_ends: The generations whose end was reported, by the id of the subagent.
         left_tasks, last_text, stop_reason: Of a subagent that ended: facts for its launcher.
+        returned_no_text: Whether its launcher got no text of a subagent that ended.
         warned, asked, enforced, would_enforce: See their classes; None = that has not happened.
         ended_calls: Tool calls that ended since it is asked to return.
     """
@@ -100,6 +101,7 @@ class HookMemory(StoredFields, GaugeMemory):
     left_tasks: LeftTasks | None
     last_text: str | None
     stop_reason: str | None
+    returned_no_text: bool
     warned: Warned | None
     asked: Asked | None
     ended_calls: Sequence[str]
@@ -119,6 +121,7 @@ class HookMemory(StoredFields, GaugeMemory):
     def begin_life(self) -> None:
         """It continues after its end, maybe in another process: that end is forgotten."""
         del self.successor_id, self.left_tasks, self.last_text, self.stop_reason, self.turn_ended
+        del self.returned_no_text
 
     def follow(self, old_id: str, old: HookMemory) -> None:
         """It continues a session that was cleared: one that was ended stays so."""

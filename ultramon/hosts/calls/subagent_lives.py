@@ -125,6 +125,8 @@ class Subagents:
                 self._complete_child(child_id, reading)
         else:
             self._take_late_reply(child, returned.subagent_id)
+        if not returned.has_text:
+            self._store.update(child_id, _note_empty_return, create=False)
         from ultramon.hosts.calls.child_ends import ChildEnds
 
         return ChildEnds(self._store, child_id, is_empty=not returned.has_text)
@@ -196,6 +198,12 @@ class Subagents:
             self._store.update(called.child_id(subagent_id), ensure_and_change)
         except (InvalidAgentIdError, StateError) as error:
             self._store.fail(called.agent_id, f"its subagent: {error}")
+
+
+def _note_empty_return(agent: HostedAgent) -> None:
+    # A prompt that a person typed ends no subagent.
+    if not agent.record.active:
+        agent.memory.returned_no_text = True
 
 
 def _shows_end(reading: LastReading) -> bool:

@@ -49,22 +49,30 @@ def join_parts(
 
 
 def subagent_part(store: HookStore, session_id: str) -> str:
-    """Return the running subagent nearest to its limit and how many run; empty for none.
+    """Return the running subagent nearest to its limit, how many run, and how many brought no text.
+
+    Empty where none runs and each brought one.
 
     Args:
         store: Where the agents are.
         session_id: Whose subagents.
     """
-    running = [one for one in _last_subagents(store, session_id) if one.active]
+    last = _last_subagents(store, session_id)
+    running = [one for one in last if one.active]
     known = [one for one in running if one.usage_ratio is not None]
-    if not known:
-        return f"sub {len(running)} running" if running else ""
-    fullest = max(known, key=lambda one: one.usage_ratio or 0.0)
-    # A label begins with the project, which is the session's own.
-    title = (fullest.label or "").rpartition(": ")[2].strip()
-    name = title or fullest.agent_id.removeprefix(f"{session_id}.")
-    count = f"{BETWEEN}{len(running)} running" if len(running) > 1 else ""
-    return f"sub {name[:_MAX_NAME_CHARS]} {usage_percent(fullest)}%{count}"
+    words = []
+    if known:
+        fullest = max(known, key=lambda one: one.usage_ratio or 0.0)
+        # A label begins with the project, which is the session's own.
+        title = (fullest.label or "").rpartition(": ")[2].strip()
+        name = title or fullest.agent_id.removeprefix(f"{session_id}.")
+        words.append(f"{name[:_MAX_NAME_CHARS]} {usage_percent(fullest)}%")
+    if len(running) > (1 if known else 0):
+        words.append(f"{len(running)} running")
+    empty = sum(store.hosted(one).memory.returned_no_text for one in last if not one.active)
+    if empty:
+        words.append(f"{empty} came back empty")
+    return f"sub {BETWEEN.join(words)}" if words else ""
 
 
 def _last_subagents(store: HookStore, session_id: str) -> list[StateRecord]:
