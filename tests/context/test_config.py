@@ -468,3 +468,27 @@ def test_the_tokenizer_family_follows_the_model_unless_it_is_named():
     """A named family wins over the model's."""
     assert ContextConfig(model="gpt-4.1").effective_family == "o200k_base"
     assert ContextConfig(model="gpt-4.1", tokenizer_family="chars/4").effective_family == "chars/4"
+
+
+@pytest.mark.parametrize(
+    ("given", "name"),
+    [
+        (3, "standing"),
+        ({str(number): 1 for number in range(33)}, "standing"),
+        ({"system": 0}, "standing.system"),
+        ({"system": 1.5}, "standing.system"),
+        ({"system": "text"}, "standing.system"),
+        ({"": 5}, "standing source"),
+        ({"a" * 101: 5}, "standing source"),
+        ({5: 5}, "standing source"),
+    ],
+)
+def test_what_stands_in_every_window_is_tokens_by_name(given, name):
+    """The error names the part."""
+    assert refused(standing=given).name == name
+
+
+def test_what_stands_in_every_window_may_be_a_table_of_the_file():
+    """As every other setting."""
+    toml('[context.standing]\nsystem = 3000\n"mcp:github" = 6000\n')
+    assert ContextConfig().standing == {"system": 3_000, "mcp:github": 6_000}

@@ -246,6 +246,35 @@ def test_the_reply_joins_with_what_follows(make):
     assert state.by_source == {"reply": 500, "tool:read": 100}
 
 
+def test_a_first_report_names_what_was_there_before_the_first_word(make):
+    """What it counts beyond the texts so far; a program that names none has only the sum."""
+    monitor = make("scout-1", **LIMIT)
+    monitor.track_content("x" * 4_000, source="user")
+    monitor.report_usage(input_tokens=9_000)
+    monitor.report_usage(input_tokens=12_000)
+    assert monitor.get_state().by_source == {"user": 1_000, "standing": 8_000}
+    other = make("scout-2", **LIMIT)
+    other.report_usage(input_tokens=9_000)
+    assert not other.get_state().by_source
+
+
+def test_what_stands_in_every_window_is_counted_from_its_beginning(make):
+    """By the names given; a compaction that says what it left has counted it."""
+    monitor = make("scout-1", standing={"system": 3_000, "mcp:github": 6_000}, **LIMIT)
+    monitor.track_content("x" * 4_000, source="user")
+    state = monitor.get_state()
+    assert (state.estimated_tokens, state.tokens_source) == (10_000, "estimated")
+    assert state.by_source == {"system": 3_000, "mcp:github": 6_000, "user": 1_000}
+    monitor.report_usage(input_tokens=11_000)
+    assert monitor.get_state().estimated_tokens == 11_000
+    monitor.record_compaction()
+    assert monitor.get_state().estimated_tokens == 9_000
+    monitor.record_compaction(12_000)
+    state = monitor.get_state()
+    assert state.estimated_tokens == 12_000
+    assert state.by_source == {"system": 3_000, "mcp:github": 6_000}
+
+
 def test_tracked_text_raises_the_level(make, ultramon_signals):
     """Without any report the estimate alone crosses the rungs; empty text counts nothing."""
     monitor = make("scout-1", **LIMIT)

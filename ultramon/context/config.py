@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Mapping
 from contextlib import contextmanager
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, Literal
@@ -20,6 +21,7 @@ from ultramon.context.ladder import (
 from ultramon.context.limits import default_window_from_environment
 from ultramon.context.note import MAX_CRITICAL_NOTE_CHARS, check_critical_note
 from ultramon.context.shared_levels import VARIABLE, SharedLevels
+from ultramon.context.tracker import MAX_SOURCE_CHARS, MAX_SOURCES
 from ultramon.errors import ConfigurationError
 from ultramon.system.environment import VARIABLES
 from ultramon.system.settings import (
@@ -66,6 +68,17 @@ class _Ladder(Kind):
             return tuple(Rung(**row) for row in given)
 
 
+class _Standing(Kind):
+    def check(self, name: str, value: Any, source: str = ARGUMENT) -> dict[str, int]:
+        """Return tokens by source."""
+        given: Mapping[str, Any] = super().check(name, value, source)
+        for part in given:
+            if not isinstance(part, str) or not 0 < len(part) <= MAX_SOURCE_CHARS:
+                allowed = f"names of 1 to {MAX_SOURCE_CHARS} characters"
+                raise ConfigurationError(f"{name} source", part, allowed, source)
+        return {part: TOKENS.check(f"{name}.{part}", given[part], source) for part in given}
+
+
 class _Note(Kind):
     def check(self, name: str, value: Any, source: str = ARGUMENT) -> str | None:
         return check_critical_note(super().check(name, value, source), source)
@@ -88,6 +101,10 @@ _GRACE = number(
 )
 _LADDER = _Ladder(
     "a Ladder, or in TOML an array of tables", lambda value: isinstance(value, Ladder | list)
+)
+_STANDING = _Standing(
+    f"a mapping of at most {MAX_SOURCES} names to tokens",
+    lambda value: isinstance(value, Mapping) and len(value) <= MAX_SOURCES,
 )
 MAX_PROJECT_RUNGS = 16
 """The most rungs that an untrusted project may give a ladder: each one costs every monitor time."""
@@ -199,6 +216,13 @@ class ContextConfig(Settings, table="context", other_variables=VARIABLES):
         OrNone(choice(*FAMILIES)),
         None,
         "Decides the estimate; None = by model, else the family that estimates highest.",
+    )
+    standing: Mapping[str, int] | None = setting(
+        OrNone(_STANDING),
+        None,
+        "Tokens by name that are in the window before the first word, such as `system`, `tools`, "
+        "`mcp:github`; None = the first report shows them.",
+        variable="",
     )
     save_interval_seconds: float = setting(
         _SECONDS, 5.0, "Longest time that a change of the token count stays unsaved."

@@ -94,10 +94,12 @@ class MonitorGauge(Gauge):
         record.reserved_output_tokens = config.reserved_output_tokens
         record.epoch, record.epoch_started_at = 1, clock.now()
         record.announced = {"epoch": 1, "rungs": {}}
+        record.by_source = dict(config.standing or {})
+        record.estimated_tokens = sum(record.by_source.values())
         super().__init__(
             record,
             ladder,
-            ContextTracker(config.effective_family),
+            ContextTracker(config.effective_family, config.standing),
             clock.now,
             memory=_Memory(record.epoch_started_at),
             settings=_limits_of(config),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Mapping
     from typing import Any
 
     from ultramon.state.record import StateRecord
@@ -12,12 +12,14 @@ if TYPE_CHECKING:
 UNTAGGED = "untagged"
 REPLY = "reply"
 OTHER = "other"
+STANDING = "standing"
+"""What a first report counts beyond the texts that came before it: system prompt, tools."""
 
 FALL_RATIO = 0.70
 """A report below this share of the last one starts a new epoch: the window was compacted."""
 
-_MAX_SOURCES = 32
-_MAX_SOURCE_CHARS = 100
+MAX_SOURCES = 32
+MAX_SOURCE_CHARS = 100
 # With less text between two reports the noise is larger than the signal: nothing is learned.
 _LEARN_FROM_TOKENS = 500
 _LEARNING_RATE = 0.5
@@ -38,6 +40,8 @@ class ContextTracker:
     Args:
         family: Tokenizer family of the estimate; see `ultramon.context.estimator.FAMILIES`. None =
             the family that estimates highest.
+        standing: Tokens by source that every window begins with; None = the first report shows
+            them.
 
     Attributes:
         cumulative_chars: Characters tracked in this epoch.
@@ -55,6 +59,7 @@ class ContextTracker:
         "_estimate",
         "_exact",
         "_reply_tokens",
+        "_standing",
         "anchor_at",
         "by_source",
         "calibration",
@@ -63,7 +68,10 @@ class ContextTracker:
         "is_lower_bound",
     )
 
-    def __init__(self, family: str | None = None) -> None:
+    def __init__(
+        self, family: str | None = None, standing: Mapping[str, int] | None = None
+    ) -> None:
+        self._standing = standing
         self._count_text: Callable[[str, str], float] | None = None
         self.family = family
         if family is not None:
@@ -96,9 +104,10 @@ class ContextTracker:
         self.anchor_at = None if tokens_after is None else at
         self._exact = 0
         self._reply_tokens = 0
-        self._estimate = 0.0
         self.cumulative_chars = 0
-        self.by_source: dict[str, float] = {}
+        self.by_source: dict[str, float] = dict(self._standing or {})
+        # What a compaction says it left includes it.
+        self._estimate = 0.0 if tokens_after is not None else sum(self.by_source.values())
 
     def add(self, text: str, source: str | None = None) -> float:
         """Count text that entered the window.
@@ -118,12 +127,12 @@ class ContextTracker:
             self._reply_tokens = 0
         self._estimate += tokens
         self.cumulative_chars += len(text)
-        self._count(source[:_MAX_SOURCE_CHARS] if source else UNTAGGED, tokens)
+        self._count(source[:MAX_SOURCE_CHARS] if source else UNTAGGED, tokens)
         return tokens
 
     def _count(self, source: str, tokens: float) -> None:
         by_source = self.by_source
-        if source not in by_source and len(by_source) >= _MAX_SOURCES:
+        if source not in by_source and len(by_source) >= MAX_SOURCES:
             source = OTHER
         by_source[source] = by_source.get(source, 0.0) + tokens
 
@@ -142,6 +151,10 @@ class ContextTracker:
         fell = self.has_fallen(tokens)
         if self._anchor_is_report and not fell:
             self._learn(tokens)
+        # Only for a program that names its texts: without them this would hold the prompt, too.
+        is_first = self._anchor_tokens is None and self.cumulative_chars > 0
+        if self._standing is None and is_first and tokens > self._estimate:
+            self._count(STANDING, tokens - self._estimate)
         self._anchor_tokens = tokens
         self._anchor_is_report = True
         self.is_lower_bound = False

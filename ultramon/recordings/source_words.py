@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 
-from ultramon.context.tracker import REPLY
+from ultramon.context.tracker import REPLY, STANDING
 from ultramon.hosts.transcripts.records import (
     AGENTS,
     HOOKS,
@@ -21,6 +21,7 @@ REST = "not recorded"
 _WORDS = {
     UNRECORDED: REST,
     REPLY: "replies",
+    STANDING: "before the first word",
     SUMMARY: "summaries",
     "user": "prompts",
     SYSTEM: "system prompt",

@@ -17,6 +17,7 @@ from ultramon.cli.output import (
 )
 from ultramon.context.level_words import level_words
 from ultramon.context.limits import limit_words
+from ultramon.context.tracker import STANDING as UNNAMED
 from ultramon.recordings.source_words import source_words
 from ultramon.recordings.standing import is_standing
 from ultramon.recordings.summary import UNRECORDED
@@ -68,7 +69,7 @@ def print_explanation(record: StateRecord, found: Explanation) -> None:
 
 
 def _group_of(source: str) -> str:
-    if is_standing(source):
+    if source == UNNAMED or is_standing(source):
         return STANDING
     if source == UNRECORDED:
         return REST
