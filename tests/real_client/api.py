@@ -165,6 +165,7 @@ class Api:
             `seen`. The hooks of all tools before that request have ended by then.
 
     Attributes:
+        headers: Further headers of each answer, such as those of a plan's limits.
         has_written: Given the id of a tool call, says whether the client has it in its transcript.
             No model answers before that, so neither does this one.
     """
@@ -172,6 +173,7 @@ class Api:
     def __init__(self, observe: Callable[[], Any] = lambda: None) -> None:
         self.observe = observe
         self.has_written: Callable[[str], bool] = lambda call_id: True
+        self.headers: tuple[tuple[str, str], ...] = ()
         self.requests: list[Request] = []
         self.unscripted: list[Request] = []
         """Turns for which no step was left."""
@@ -329,7 +331,7 @@ class _Handler(BaseHTTPRequestHandler):
     ) -> None:
         with suppress(ConnectionError):  # a client that a test has killed
             self.send_response(status)
-            for name, value in headers:
+            for name, value in (*self.server.api.headers, *headers):
                 self.send_header(name, value)
             self.send_header("content-type", kind)
             self.send_header("content-length", str(len(data)))

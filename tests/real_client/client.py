@@ -95,6 +95,7 @@ class Client:
         for path in (self.home, self.configuration, self.project):
             path.mkdir()
         self.api = api
+        self._key: str | None = _KEY
         api.has_written = self.has_written
         self.settings.write_text(json.dumps({"permissions": {"allow": ["Bash", "Read", "Agent"]}}))
         # What a person has answered at the first start.
@@ -109,6 +110,24 @@ class Client:
             "projects": {str(self.project): trusted},
         }
         (self.configuration / ".claude.json").write_text(json.dumps(answers))
+
+    def log_in_to_plan(self) -> None:
+        """Let the client have the login of a subscription in the place of a key."""
+        until = int((time.time() + 86_400 * 300) * 1_000)
+        login = {
+            "accessToken": "sk-ant-oat01-nobody", "refreshToken": "sk-ant-ort01-nobody",
+            "expiresAt": until, "scopes": ["user:inference", "user:profile"],
+            "subscriptionType": "max", "rateLimitTier": "default_claude_max_5x",
+        }  # fmt: skip
+        (self.configuration / ".credentials.json").write_text(json.dumps({"claudeAiOauth": login}))
+        path = self.configuration / ".claude.json"
+        account = {
+            "accountUuid": "00000000-0000-4000-8000-000000000001",
+            "organizationUuid": "00000000-0000-4000-8000-000000000002",
+            "emailAddress": "dev@example.com", "organizationRole": "admin",
+        }  # fmt: skip
+        path.write_text(json.dumps(json.loads(path.read_text()) | {"oauthAccount": account}))
+        self._key = None
 
     def has_written(self, call_id: str) -> bool:
         """Return whether a transcript holds a tool call."""
@@ -127,7 +146,7 @@ class Client:
             "TERM": "xterm-256color",
             "CLAUDE_CONFIG_DIR": str(self.configuration),
             "ANTHROPIC_BASE_URL": self.api.url,
-            "ANTHROPIC_API_KEY": _KEY,
+            **({} if self._key is None else {"ANTHROPIC_API_KEY": self._key}),
             "CLAUDE_CODE_DISABLE_NONESSENTIAL_TRAFFIC": "1",
             "DISABLE_AUTOUPDATER": "1",
             "DISABLE_ERROR_REPORTING": "1",
