@@ -10,6 +10,7 @@ from helpers.requirements import require_tool
 
 from real_client.api import Reply, marked
 from real_client.client import until
+from real_client.relaying import GOAL, RUN, RelayedProject, complete, create, touch
 
 pytestmark = pytest.mark.real_client
 
@@ -55,3 +56,18 @@ def test_a_plan_is_shown_where_the_client_tells_it(installed, api, states):
     }  # fmt: skip
     shown = run("status", "--all", "--state-dir", states.directory).stdout
     assert re.search(r"5h 42\s?%", shown)
+
+
+def test_a_relay_learns_the_plan_from_its_own_contexts(client, api, tmp_path):
+    """No status line is drawn there; the next context waits for the reset, or the run stops."""
+    project = RelayedProject(client, tmp_path)
+    api.headers = limits(0.9, 0.3, int(time.time()) + 7_200)
+    client.log_in_to_plan()
+    api.play(create(20_000, "a", "b"), touch(21_000, "a"), complete(22_000, 1), Reply(23_000, "a."))
+    code, result, told = project.run(
+        GOAL, "--run", RUN, *project.items("a", "b"), "--verify", "test -e {item}",
+        "--leave-plan", "20%", "--wait-at-most", "1h",
+    )  # fmt: skip
+    assert code != 0
+    assert len(result["contexts"]) == 1, told
+    assert re.search(r"has used 90 % of its five_hour limit", told + str(result))

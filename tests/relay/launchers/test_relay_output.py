@@ -222,3 +222,14 @@ def test_no_output_breaks_the_reader(lines):
         assert any(b'"result"' in line for line in lines)
     assert len(outcome.last_text) <= 8000
     assert json.dumps(outcome.cost_usd, allow_nan=False)
+
+
+def test_the_last_event_about_the_plan_is_kept():
+    """As the client wrote it: shares of 1, and resets in epoch seconds."""
+    windows = {"five_hour": {"utilization": 0.4, "resetsAt": 9}, "seven_day": 3, "other": {}}
+    info = {"status": "allowed", "unifiedWindows": windows}
+    first = json.dumps({"type": "rate_limit_event", "rate_limit_info": {"unifiedWindows": 5}})
+    last = json.dumps({"type": "rate_limit_event", "rate_limit_info": info})
+    lines = [first.encode(), last.encode(), result()]
+    assert read_outcome(lines, 0).plan == (("five_hour", 0.4, 9),)
+    assert read_outcome([first.encode(), result()], 0).plan == ()

@@ -35,6 +35,7 @@ from ultramon.relay.launchers.outcome import (
     end_after_result,
     limit_by_status,
 )
+from ultramon.state.plan_limits import FIVE_HOURS, SEVEN_DAYS
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -187,6 +188,7 @@ class StreamReader:
         self._text = ""
         self._error: dict[str, Any] | None = None
         self._usage_limit: ProviderLimit | None = None
+        self._plan: tuple[tuple[str, object, object], ...] = ()
         self._refused: dict[str, RefusedCall] = {}
         self._retries = 0
 
@@ -247,6 +249,11 @@ class StreamReader:
         self._usage_limit = None
         if info.get("status") == "rejected":
             self._usage_limit = ProviderLimit(USAGE, as_number(info.get("resetsAt")))
+        windows = as_object(info.get("unifiedWindows"))
+        found = ((name, as_object(windows.get(name))) for name in (FIVE_HOURS, SEVEN_DAYS))
+        self._plan = tuple(
+            (name, one.get("utilization"), one.get("resetsAt")) for name, one in found if one
+        )
 
     def outcome(self, exit_code: int | None, skipped: int) -> ContextOutcome:
         """Return the outcome of what was taken; so many lines were skipped."""
@@ -281,6 +288,7 @@ class StreamReader:
             is_session_sum=self.is_session_sum,
             cost_usd=as_number(result.get("total_cost_usd")),
             skipped_lines=skipped,
+            plan=self._plan,
         )
 
     def read_end(self, result: dict[str, Any]) -> str:

@@ -125,6 +125,8 @@ class ContextOutcome:
         is_session_sum: Whether these are of all processes of the session, not of this one alone.
         cost_usd: As the host reckons; None = it did not say.
         skipped_lines: Lines of the output that were no object.
+        plan: Limits of the user's plan as the host said last: name, used ratio, and reset in epoch
+            seconds of each, as it wrote them.
     """
 
     end: str
@@ -141,6 +143,7 @@ class ContextOutcome:
     is_session_sum: bool = False
     cost_usd: float | None = None
     skipped_lines: int = 0
+    plan: tuple[tuple[str, object, object], ...] = ()
 
     @property
     def ended_well(self) -> bool:

@@ -5,10 +5,12 @@ from __future__ import annotations
 import os
 from typing import TYPE_CHECKING
 
+from ultramon.errors import StateError
 from ultramon.fleet.supervise.jobs import name_in_run
 from ultramon.relay.launchers.outcome import USAGE
 from ultramon.relay.runs.context_process import Continuation
 from ultramon.relay.runs.result import Stop, duration
+from ultramon.state.plan_limits import finite_number, plan_limit
 from ultramon.state.plan_words import reset_words
 from ultramon.system.clock import SYSTEM_CLOCK
 from ultramon.system.timestamps import clock_time
@@ -17,8 +19,9 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from ultramon.recordings.budget_look import BudgetLook
-    from ultramon.relay.launchers.outcome import ProviderLimit
+    from ultramon.relay.launchers.outcome import ContextOutcome, ProviderLimit
     from ultramon.relay.launchers.port import AgentLauncher
+    from ultramon.relay.runs.context_record import ContextRecord
     from ultramon.relay.runs.run import Run
     from ultramon.relay.runs.start import StartedContext
     from ultramon.state.plan_limits import AccountPlan, PlanLimit, PlanLimits
@@ -123,15 +126,28 @@ class PlanPause:
             run.tell(f"{what}{mine}: the next context begins after its reset at {ends}")
         return False
 
+    def learn(self, record: ContextRecord, outcome: ContextOutcome) -> None:
+        """Keep what a host said of the plan: of a session without a terminal nothing else does."""
+        launcher = self._run.launchers.of(record.agent)
+        host, directory = _account_of(launcher)
+        if host is None or not outcome.plan or record.ended_at is None:
+            return
+        limits = [
+            limit
+            for name, used_ratio, resets_at in outcome.plan
+            if (limit := _limit(name, used_ratio, resets_at, record.ended_at)) is not None
+        ]
+        try:
+            self._plans.record(host, directory, limits, SYSTEM_CLOCK.now())
+        except StateError as error:
+            self._run.tell(f"limits of the plan are not kept: {error}")
+
     def _held(self, launcher: AgentLauncher, now: float) -> tuple[AccountPlan, PlanLimit] | None:
         """Return the limit that holds a host back, the one that resets last; None = none does."""
-        host = getattr(launcher, "host", None)
+        host, directory = _account_of(launcher)
         if host is None:
             return None
-        directory = host.dialect.account_directory(os.environ)
-        if not directory:
-            return None
-        account = self._plans.account(host.name, os.path.abspath(directory), now)
+        account = self._plans.account(host, directory, now)
         most = 1.0 - self._run.choices.leave_plan
         # In whole percents: 1 - 0.2 is a hair below 0.8. A limit of one model is named after it.
         used_up = [
@@ -141,6 +157,18 @@ class PlanPause:
         ]
         last = max(used_up, key=lambda one: one.resets_at, default=None)
         return None if last is None else (account, last)
+
+
+def _account_of(launcher: AgentLauncher) -> tuple[str | None, str]:
+    """Return the name of a launcher's host and its account; None where it tells of no plan."""
+    host = getattr(launcher, "host", None)
+    directory = "" if host is None else host.dialect.account_directory(os.environ)
+    return (host.name, os.path.abspath(directory)) if host and directory else (None, "")
+
+
+def _limit(name: str, used_ratio: object, resets_at: object, at: float) -> PlanLimit | None:
+    used = finite_number(used_ratio)
+    return None if used is None else plan_limit(name, used * 100, resets_at, at)
 
 
 def _limit_met(name: str) -> str:

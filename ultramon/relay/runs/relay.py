@@ -179,6 +179,8 @@ class Relay:
     def _end(self, context: StartedContext, code: int | None) -> Continuation | None:
         """Judge how a process of a context ended; return how the context continues, if it does."""
         outcome = self._judge.take_end(context, code)
+        if self._plan is not None:
+            self._plan.learn(context.record, outcome)
 
         def close() -> None:
             if (stop := self._judge.close(context, outcome)) is not None:
