@@ -22,7 +22,7 @@ from ultramon.recordings.source_words import source_words
 from ultramon.recordings.standing import is_standing
 from ultramon.recordings.summary import UNRECORDED
 from ultramon.state.agent_rows import name_of
-from ultramon.state.liveness import ALIVE
+from ultramon.state.liveness import ALIVE, ENDED, LOST
 
 if TYPE_CHECKING:
     from ultramon.context.explanation import Explanation
@@ -134,7 +134,9 @@ def _facts(found: Explanation) -> list[tuple[str, str]]:
         ("limit", f"{limit_words(state.context_limit, state.limit_source)} ({state.limit_source})"),
     ]
     ahead = next((rung for rung in found.rungs if not rung.reached), None)
-    if ahead is not None:
+    if found.liveness in (ENDED, LOST):
+        facts.append((found.liveness, found.liveness_reason))
+    elif ahead is not None:
         share = f"{round(ahead.usage_ratio * 100, 1):g} %"
         words = f"{ahead.name} at {share}, {ahead.tokens:,} tokens: {found.ahead(ahead)}"
         facts.append(("next", words))
@@ -142,7 +144,7 @@ def _facts(found: Explanation) -> list[tuple[str, str]]:
         facts.append(("next", f"none above {level_words(state)}"))
     if found.likely_compaction is not None:
         facts.append(("", found.likely_compaction))
-    if found.liveness != ALIVE:
+    if found.liveness not in (ALIVE, ENDED, LOST):
         facts.append((found.liveness, found.liveness_reason))
     if found.enforcement is not None:
         facts.append(("enforced", found.enforcement))
