@@ -49,7 +49,7 @@ def test_a_part_counts_in_each_request_that_held_it():
     }
 
 
-@pytest.mark.parametrize(("tokens", "scale"), [(260, 2.0), (156, 1.2), (60, None), (900, None)])
+@pytest.mark.parametrize(("tokens", "scale"), [(260, 2.0), (156, 1.2), (65, 0.5), (900, None)])
 def test_the_count_of_the_provider_is_shared_out_where_it_can_be(tokens, scale):
     """Only over texts that are all recorded, and of which the count can be."""
     rows = {}

@@ -16,8 +16,8 @@ if TYPE_CHECKING:
 FIRST = "first"
 """In place of a source: all that the first request held before a person's first word."""
 MAX_PARTS = 64
-# A count of the provider that is further from the estimate says that texts are missing.
-_LEAST_SCALE, _MOST_SCALE = 0.6, 1.7
+# A count of the provider that is further above the estimate says that texts are missing.
+_MOST_SCALE = 1.7
 
 
 def is_standing(source: str) -> bool:
@@ -106,7 +106,7 @@ class StandingSums:
         if not self._requests:
             whole = said + sum(self._beside.values())
             scale = tokens / whole if self._is_whole and whole else 0.0
-            self._scale = scale if _LEAST_SCALE <= scale <= _MOST_SCALE else None
+            self._scale = scale if 0.0 < scale <= _MOST_SCALE else None
             first = max(0.0, tokens - user * (self._scale or 1.0))
             self._sums[FIRST] = [first, 1, True]
         self._requests += 1
