@@ -6,6 +6,12 @@ import shutil
 
 from helpers.program import CAPTURES
 from helpers.transcript_lines import line, prompt, reply
+from ultramon import ContextConfig
+from ultramon.prices.price_list import PriceList
+from ultramon.recordings.clients import client_files
+from ultramon.recordings.index import TranscriptIndex
+from ultramon.recordings.survey import survey
+from ultramon.testing import FakeClock
 
 CLAUDE = CAPTURES / "claude-code-2.1.330"
 CODEX = CAPTURES / "codex-0.169.0"
@@ -144,6 +150,18 @@ def example_machine(root):
             )  # fmt: skip
         machine.write(session, *entries, project=project)
     return machine
+
+
+def example_survey(machine):
+    """What a machine's transcripts say of the 30 days before 22 November 2026, at its prices.
+
+    Replies of one id count each, as they do in no report: the sessions of the example share them.
+    """
+    now = 1_795_305_600.0
+    with TranscriptIndex(None) as index:
+        found = index.summarize(client_files(machine.environ))
+        prices = PriceList(clock=FakeClock(now))
+        return survey(found, ContextConfig(), now=now, days=30, by_id=True, prices=prices)
 
 
 def busy_machine(root):

@@ -1,7 +1,16 @@
 """What stands in every request of a transcript, and of many."""
 
 import pytest
-from helpers.planted_transcripts import SESSION, Machine, boundary, held_beside, prompt, used
+from helpers.planted_transcripts import (
+    SESSION,
+    Machine,
+    boundary,
+    example_machine,
+    example_survey,
+    held_beside,
+    prompt,
+    used,
+)
 
 from ultramon import ContextConfig
 from ultramon.prices.price_list import PriceList
@@ -104,6 +113,13 @@ def test_a_report_lists_what_stands_and_what_it_costs(tmp_path):
     assert costs == sorted(costs, reverse=True)
     assert 0 < sum(costs) <= found.standing.cost_usd * 1.02 <= found.cost_usd * 1.02
     assert found.standing.request_tokens == pytest.approx(4 * 14_000, rel=0.01)
+
+
+def test_a_rest_below_one_token_is_none(tmp_path):
+    """Where all texts are recorded the sum of their shares is the count, but for rounding."""
+    found = example_survey(example_machine(tmp_path))
+    assert found.sessions == 7
+    assert parts_of(found)[None].sessions == 2
 
 
 def test_files_of_a_host_that_records_none_are_looked_up(tmp_path):

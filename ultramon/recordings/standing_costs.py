@@ -103,7 +103,8 @@ def standing_costs(
         for name, part in parts.items():
             sums[name].add(agent, part)
             explained += part.request_tokens if name not in _LATER else 0.0
-        if everything > explained:
+        # Of sums of fractions: a rest below one token is rounding, in this session or in that.
+        if everything - explained >= 1.0:
             rest.add(agent, StandingPart(everything - explained, summary.reports, False))
     if not whole.sessions:
         return None, ()
