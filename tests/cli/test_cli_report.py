@@ -16,19 +16,15 @@ from helpers.planted_transcripts import (
     Machine,
     busy_machine,
     example_machine,
+    example_survey,
     used,
 )
 from helpers.program import CAPTURES, PROGRAM, draw, environment, run, run_process
 from helpers.requirements import as_nobody, directory_of_nobody
 from helpers.transcript_lines import prompt
 
-from ultramon import ContextConfig
+from ultramon.cli.views.report_page import report_page
 from ultramon.cli.views.report_screen import print_report
-from ultramon.prices.price_list import PriceList
-from ultramon.recordings.clients import client_files
-from ultramon.recordings.index import TranscriptIndex
-from ultramon.recordings.survey import survey
-from ultramon.testing import FakeClock
 
 
 @pytest.fixture
@@ -49,13 +45,7 @@ def report(machine, *options, days=ALL_DAYS, **changes):
 def test_the_page_of_the_documentation_shows_the_real_screen(tmp_path, capsys, monkeypatch):
     """What docs/report.md shows is what a terminal of 80 columns shows."""
     monkeypatch.setenv("COLUMNS", "80")
-    environ = example_machine(tmp_path).environ
-    with TranscriptIndex(None) as index:
-        found = index.summarize(client_files(environ))
-        now = 1_795_305_600.0
-        prices = PriceList(clock=FakeClock(now))
-        config = ContextConfig()
-        print_report(survey(found, config, now=now, days=30, by_id=True, prices=prices))
+    print_report(example_survey(example_machine(tmp_path)))
     shown = "".join(f"{line.rstrip()}\n" for line in capsys.readouterr().out.splitlines())
     page = (ROOT / "docs" / "report.md").read_text(encoding="utf-8")
     assert f"```text\n{shown}```" in page
@@ -288,19 +278,53 @@ def test_an_anonymous_report_names_nothing(busy, tmp_path):
     assert "ultramon replay" not in named
 
 
-def test_the_page_holds_the_report(busy, tmp_path):
-    """Counts, shares, and for each of the worst sessions a timeline and its line."""
-    page = tmp_path / "r.html"
-    done = report(busy, "--html", page)
+def page_of(machine, *options):
+    """Return a report's page, parsed, with its texts as one line."""
+    path = machine.root / "r.html"
+    done = report(machine, "--html", path, *options)
     assert (done.returncode, done.stdout) == (0, "")
-    assert done.stderr == f"written: {page}\n"
-    parsed = Parsed(page.read_text(encoding="utf-8"))
-    texts = " ".join(parsed.texts)
-    assert "5 sessions, 3 subagents in 3 projects" in texts
-    assert f"ultramon replay {SESSION[:10]}" in texts
-    assert parsed.tags.count("article") == 5
-    assert ("svg", "class", "timeline") in parsed.attributes
+    assert f"written: {path}\n" in done.stderr
+    parsed = Parsed(path.read_text(encoding="utf-8"))
+    return parsed, " ".join("".join(parsed.texts).split())
+
+
+def test_the_page_says_in_a_sentence_what_it_cost_was_lost_and_to_remove(tmp_path):
+    """The dearest part of the requests that can be removed, by the sessions that did not use it."""
+    parsed = Parsed(report_page(example_survey(example_machine(tmp_path))))
+    text = " ".join("".join(parsed.texts).split())
+    assert (
+        "7 sessions and 15 subagents in 3 projects cost $9.85 at list prices; 2 compactions threw "
+        "away at least 293k tokens and 2 subagents came back empty; remove first: MCP github, "
+        "2,664 tokens in every request, ≈ $0.66, used in 2 of 7 sessions." in text
+    )
+    for once in ("$9.85 at", "293k tokens", "came back empty; remove", "of 9 Nov"):
+        assert text.count(once) == 1
+    assert parsed.tags.count("h1") == 1
+
+
+def test_the_page_has_a_line_for_each_session(busy):
+    """Each opens what else is known of it, without a script: a timeline, and its command."""
+    parsed, text = page_of(busy)
+    assert "5 sessions and 3 subagents in 3 projects cost" in text
+    assert "1 subagent came back empty and the provider refused 1 request as too large." in text
+    assert "claude-codeshop“Look into it.”last 11-21$1.34peak 75 %compacted 1x 120k tokens" in text
+    assert parsed.attributes.count(("summary", "class", "line")) == 5
+    assert parsed.attributes.count(("svg", "class", "timeline")) == 5
+    assert not [one for one in parsed.attributes if one[:2] == ("details", "open")]
+    assert f"ultramon replay {SESSION[:10]}" in text
     assert "script" not in parsed.tags
+
+
+def test_the_page_says_where_nothing_was_lost_or_has_a_price(tmp_path):
+    """A session of an unheard-of model, and none at all."""
+    machine = Machine(tmp_path)
+    assert "No session." in page_of(machine)[1]
+    own = used("m", 10_000)
+    own["message"]["model"] = "unheard-of"
+    machine.write(SESSION, prompt("Hi."), own)
+    text = page_of(machine)[1]
+    assert "1 session in 1 project has no known price; nothing was thrown away." in text
+    assert "Who filled the windows" in text
 
 
 def hostile_machine(root):

@@ -145,10 +145,7 @@ def facts_of(found: Survey, cells: int = _MAX_WIDTH) -> list[tuple[str, str, str
         found: The survey.
         cells: How long the words may be, where there is a choice.
     """
-    compacted = (
-        f"{found.sessions_compacted:,} of {plural(found.sessions, 'session')}, "
-        f"{found.subagents_compacted:,} of {plural(found.subagents, 'subagent')}"
-    )
+    compacted = compacted_words(found)
     if found.overflows:
         compacted += f"; {plural(found.overflows, 'request')} refused"
     lost = "nothing"
@@ -172,6 +169,14 @@ def facts_of(found: Survey, cells: int = _MAX_WIDTH) -> list[tuple[str, str, str
         ("subagents", subagents, "red" if found.subagents_in_trouble else ""),
         *([("left out", left_out_words(found), "yellow")] if found.unreadable else []),
     ]
+
+
+def compacted_words(found: Survey) -> str:
+    """Return how many agents were compacted, of how many."""
+    return (
+        f"{found.sessions_compacted:,} of {plural(found.sessions, 'session')}, "
+        f"{found.subagents_compacted:,} of {plural(found.subagents, 'subagent')}"
+    )
 
 
 def standing_words(found: Survey) -> str:
