@@ -71,9 +71,14 @@ def test_the_report_fits_a_screen_of_80_by_24(busy):
         "36,500 days · 17 sessions, 3 subagents in 4 projects · claude-code, codex"
     )
     shown = [line for line in screen if line]
-    assert shown[-1].endswith("ultramon replay 00000009")
+    head = next(number for number, line in enumerate(shown) if line.startswith("worst  "))
+    assert " ".join(shown[head].split()) == (
+        "worst cost peak compacted subagents host began with id"
+    )
+    assert shown[head - 1].endswith("see: ultramon replay ID")
+    assert shown[-1].split() == ["web", "$0.06", "10", "%", "claude-code", "Hi.", "00000009"]
     assert screen[23] == ""
-    sessions = sum("ultramon replay " in line for line in screen)
+    sessions = len(shown) - head - 1
     # The lines of what stands in every request take the places of sessions.
     standing = sum("first word" in line for line in screen)
     standing += sum(" estimated " in line or " unknown " in line for line in screen)
@@ -103,7 +108,8 @@ def test_the_screen_says_what_the_transcripts_say(busy):
     assert "subagents    1 back empty (1 unknown), 1 within 5 % of the limit" in text
     assert "Read" in text
     assert "shop/a.py" in text
-    assert f"1x 120k     1 of 3  ultramon replay {SESSION[:10]}" in text
+    assert f"1x 120k     1 of 3  claude-code  Look into ~  {SESSION[:10]}\n" in text
+    assert "; see: ultramon replay ID\n" in text
 
 
 def test_the_line_of_a_session_shows_it_again(busy):
@@ -115,6 +121,28 @@ def test_the_line_of_a_session_shows_it_again(busy):
     assert done.returncode == 0
     assert done.stdout.startswith(f"{SESSION}\n")
     assert f"{SESSION}.a1" in done.stdout
+
+
+def test_a_row_says_what_its_session_is_about_where_there_is_room(tmp_path, capsys, monkeypatch):
+    """Beside an id where the command leaves no room; a lone host stands in the title alone."""
+    machine = Machine(tmp_path)
+    asked = "Move the orders to the new schema and keep the old one readable."
+    machine.write(SESSION, prompt(asked), used("m", 9_000))
+    found = example_survey(machine)
+    rows = {}
+    for columns in (60, 80, 120):
+        monkeypatch.setenv("COLUMNS", str(columns))
+        print_report(found)
+        rows[columns] = capsys.readouterr().out.splitlines()[-2:]
+    command = f"ultramon replay {SESSION[:8]}"
+    assert rows[60][1] == f"shop   11-21  $0.03   5 %  Move the orders to the~  {SESSION[:8]}"
+    assert rows[80][1] == f"shop   11-21  $0.03   5 %  Move the orders to the new~  {command}"
+    assert rows[120][1].endswith(f"  {asked}  {command}")
+    assert " ".join(rows[80][0].split()) == "worst last cost peak began with see it again"
+    hidden = [one.model_copy(update={"first_prompt": None}) for one in found.worst_sessions]
+    monkeypatch.setenv("COLUMNS", "80")
+    print_report(found.model_copy(update={"worst_sessions": tuple(hidden)}))
+    assert capsys.readouterr().out.splitlines()[-1] == f"shop   11-21  $0.03   5 %  {command}"
 
 
 def test_an_id_of_several_transcripts_names_them(busy):

@@ -6,7 +6,7 @@ import shlex
 import time
 from collections import Counter
 from itertools import zip_longest
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal, NamedTuple
 
 from ultramon.cli.output import field, level_style, make_console, make_table, plural, short_tokens
 from ultramon.context.ladder import CRITICAL, WARNING
@@ -20,11 +20,14 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from rich.table import Table
+    from rich.text import Text
 
     from ultramon.recordings.bills import CostFacts, PriceData
     from ultramon.recordings.survey_models import SessionFacts, Share, StandingCost, Survey
     from ultramon.state.budget_readings import BudgetReading
 
+_LAST = "last"
+_COLUMNS = ("worst", _LAST, "cost", "peak", "compacted", "subagents")
 ORDER = "worst first: work lost, then compactions, tokens thrown away, fullness"
 """How the sessions are sorted, with their subagents."""
 _BEYOND = f"beyond the first {MOST_NAMES}"
@@ -39,9 +42,11 @@ _PART_CELLS = 24
 _USED_CELLS = 42
 _LEAST_WORST = 4
 _SEPARATOR = " · "
-_ROW_CELLS = 94
-"""Of a row without the prompt that the session began with, the host's name included."""
-_LEAST_PROMPT_CELLS = 12
+_REPLAY = "ultramon replay "
+_GAP = 2
+_LEAST_PROMPT_CELLS = 10
+_SHORT_ORDER = "worst first: work lost, compactions, tokens, fullness; see: ultramon replay ID"
+"""Where a row has no room for the whole command."""
 _FULL = 0.95
 _HIGH = 0.75
 
@@ -78,11 +83,13 @@ def print_report(found: Survey, budgets: Sequence[BudgetReading] = ()) -> None:
     # So many lines less, so that the screen keeps its height.
     rows = _ROWS - bool(found.unreadable) - bool(found.plan_hits)
     console.print(_filled(found, min(console.width, _MAX_WIDTH), rows))
-    console.print(Text(f"  {ORDER}", "dim"), no_wrap=True, overflow="crop")
     worst = found.worst_sessions[: max(_LEAST_WORST, WORST_SESSIONS - len(standing))]
     commands = [replay_command(one) for one in worst]
     are_short = all(len(one) <= _COMMAND_CELLS for one in commands)
-    console.print(_worst(worst, commands if are_short else None, console.width))
+    layout = _layout(found, worst, commands if are_short else None, console.width)
+    order = _SHORT_ORDER if layout.has_ids else ORDER
+    console.print(Text(f"  {order}", "dim"), no_wrap=True, overflow="crop")
+    console.print(layout.table())
     if not are_short:
         console.print()
         for one in filter(None, commands):
@@ -258,7 +265,7 @@ def replay_command(session: SessionFacts) -> str:
     if target is None:
         return ""
     # A name that begins with a hyphen would be taken for an option.
-    return f"ultramon replay {'-- ' if target.startswith('-') else ''}{shlex.quote(target)}"
+    return f"{_REPLAY}{'-- ' if target.startswith('-') else ''}{shlex.quote(target)}"
 
 
 def _filled(found: Survey, width: int, rows: int) -> Table:
@@ -286,43 +293,92 @@ def _filled(found: Survey, width: int, rows: int) -> Table:
     return table
 
 
-def began_with(session: SessionFacts, cells: int) -> str:
-    """Return the beginning of the first prompt, cut to so many cells."""
-    return _cut(field(session.first_prompt or ""), cells)
+class _Column(NamedTuple):
+    """A column of the table of sessions."""
+
+    name: str
+    cells: Sequence[Text]
+    justify: Literal["left", "right"] = "left"
+
+    @property
+    def width(self) -> int:
+        return max(len(self.name), *(one.cell_len for one in self.cells))
 
 
-def _worst(
-    sessions: Sequence[SessionFacts], commands: Sequence[str] | None, console_width: int
-) -> Table:
-    """Draw the worst sessions, each with the command that shows it where there are commands."""
+class _Layout(NamedTuple):
+    """What there is room for."""
+
+    columns: Sequence[_Column]
+    has_ids: bool
+    """Whether a row ends with an id alone, instead of the command that shows its session."""
+
+    def table(self) -> Table:
+        """Draw the table."""
+        table = make_table()
+        for one in self.columns:
+            table.add_column(one.name, no_wrap=True, justify=one.justify)
+        for cells in zip(*(one.cells for one in self.columns), strict=True):
+            table.add_row(*cells)
+        return table
+
+
+def _layout(
+    found: Survey,
+    sessions: Sequence[SessionFacts],
+    commands: Sequence[str] | None,
+    console_width: int,
+) -> _Layout:
+    """Find room for what each session is about, which ids alone do not say.
+
+    Args:
+        found: The survey.
+        sessions: Of it, those to list.
+        commands: That show them; None = they stand elsewhere.
+        console_width: In cells.
+    """
     from rich.text import Text
 
-    table = make_table()
-    table.add_column("worst", width=_PROJECT_CELLS, no_wrap=True)
-    table.add_column("last", no_wrap=True)
-    for name in ("cost", "peak", "compacted", "subagents"):
-        table.add_column(name, justify="right", no_wrap=True)
-    # The command tells rows apart too; where there is room a person sees what each was about.
-    room = min(console_width, _MAX_WIDTH) - _ROW_CELLS
-    if room >= _LEAST_PROMPT_CELLS:
-        table.add_column("host", no_wrap=True)
-        table.add_column("began with", width=room, no_wrap=True)
-    table.add_column("" if commands is None else "see it again", no_wrap=True)
-    for one, command in zip(sessions, commands or [""] * len(sessions), strict=True):
-        peak = one.peak_ratio
-        # As hooks decide, and as every other face of a coding agent shows it.
-        shown = "?" if peak is None else f"{whole_percent(peak, rounds=True)} %"
-        table.add_row(
-            Text(_cut(field(one.project or "unknown"), _PROJECT_CELLS)),
-            f"{one.ended_at:%m-%d}" if one.ended_at else "?",
-            short_cost(one.cost_usd, is_whole=not one.unpriced_sessions),
-            Text(shown, _peak_style(peak)),
-            compacted(one),
-            Text(subagents(one), "red" if one.subagents_empty or one.subagents_near_limit else ""),
-            *([Text(one.host), Text(began_with(one, room))] if room >= _LEAST_PROMPT_CELLS else []),
-            Text(field(command), "cyan"),
-        )
-    return table
+    rows = [_cells(one) for one in sessions]
+    columns = [
+        _Column(name, [row[number] for row in rows], "right" if number > 1 else "left")
+        for number, name in enumerate(_COLUMNS)
+    ]
+    # What is empty everywhere takes no room; nor does a host that the title names alone.
+    known = [one for one in columns if any(cell.plain for cell in one.cells)]
+    about = [_Column("host", [Text(one.host) for one in sessions])] if len(found.hosts) > 1 else []
+    prompts = [field(one.first_prompt or "") for one in sessions]
+    whole, ids = [], []
+    if commands is not None:
+        whole = [_Column("see it again", [Text(field(one), "cyan") for one in commands])]
+        names = [one.removeprefix(_REPLAY) for one in commands]
+        ids = [_Column("id", [Text(field(one), "cyan") for one in names])]
+    without_day = [one for one in known if one.name != _LAST]
+    tries = [(known, whole), (known, ids), (without_day, ids)] if any(prompts) else [(known, whole)]
+    for first, last in tries:
+        others = [*first, *about, *last]
+        room = min(console_width, _MAX_WIDTH) - sum(one.width + _GAP for one in others)
+        if room >= (_LEAST_PROMPT_CELLS if any(prompts) else 0):
+            cut = _Column("began with", [Text(_cut(one, room)) for one in prompts])
+            has_ids = bool(last) and last is ids
+            return _Layout([*first, *about, *([cut] if any(prompts) else []), *last], has_ids)
+    return _Layout([*known, *whole], has_ids=False)
+
+
+def _cells(one: SessionFacts) -> list[Text]:
+    """Return the cells of a session below `_COLUMNS`."""
+    from rich.text import Text
+
+    peak = one.peak_ratio
+    # As hooks decide, and as every other face of a coding agent shows it.
+    shown = "?" if peak is None else f"{whole_percent(peak, rounds=True)} %"
+    return [
+        Text(_cut(field(one.project or "unknown"), _PROJECT_CELLS)),
+        Text(f"{one.ended_at:%m-%d}" if one.ended_at else "?"),
+        Text(short_cost(one.cost_usd, is_whole=not one.unpriced_sessions)),
+        Text(shown, _peak_style(peak)),
+        Text(compacted(one)),
+        Text(subagents(one), "red" if one.subagents_in_trouble else ""),
+    ]
 
 
 def compacted(session: SessionFacts) -> str:
