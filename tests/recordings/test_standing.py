@@ -122,6 +122,21 @@ def test_a_rest_below_one_token_is_none(tmp_path):
     assert parts_of(found)[None].sessions == 2
 
 
+def test_a_transcript_with_the_history_of_another_says_nothing_of_its_beginning(tmp_path):
+    """A fork's first own request holds the whole conversation before it."""
+    machine = Machine(tmp_path)
+    beside = held_beside("/home/dev/shop", AT)
+    lines = [prompt("Look."), *beside, used("m1", 9_000), prompt("Go on."), used("m2", 60_000)]
+    machine.write(SESSION, *lines)
+    machine.write(SESSION[:-1] + "0", *lines, prompt("Another way."), used("f3", 61_000))
+    with TranscriptIndex(None) as index:
+        read = list(index.summarize(client_files(machine.environ)))
+        found = survey(index.count_copies_once(read, []), ContextConfig(), now=NOW)
+    assert found.copied_transcripts == 1
+    assert found.standing.tokens == pytest.approx(9_000, abs=10)
+    assert found.standing.sessions == 1
+
+
 def test_files_of_a_host_that_records_none_are_looked_up(tmp_path):
     """As they are on the disk now: estimated, and once for each project."""
     project = tmp_path / "shop" / "api"

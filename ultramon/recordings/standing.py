@@ -95,15 +95,17 @@ class StandingSums:
             self._settle(source)
             self._said[source] = self._said.get(source, 0.0) + tokens
 
-    def count(self, tokens: int, said: float, user: float) -> None:
+    def count(self, tokens: int, said: float, user: float, *, is_copied: bool = False) -> None:
         """Take a request.
 
         Args:
             tokens: As the provider counts it.
             said: Estimated tokens of all its messages.
             user: Of these, what a person wrote.
+            is_copied: Whether the window begins with the history of another transcript, so that
+                its first request says nothing of what stood before the first word.
         """
-        if not self._requests:
+        if not self._requests and not is_copied:
             whole = said + sum(self._beside.values())
             scale = tokens / whole if self._is_whole and whole else 0.0
             self._scale = scale if 0.0 < scale <= _MOST_SCALE else None

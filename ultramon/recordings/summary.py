@@ -396,7 +396,8 @@ class Summarizer:
         if self._before_compaction is not None:
             summary.discarded_tokens += max(0, self._before_compaction - tokens)
             self._before_compaction = None
-        self._standing.count(tokens, sum(self._by_source.values()), self._user_tokens)
+        said, is_copied = sum(self._by_source.values()), self._inherited > 0
+        self._standing.count(tokens, said, self._user_tokens, is_copied=is_copied)
         self._report = tokens, report.output_tokens
         self._text_tokens = 0.0
         self._series.add(tokens)
