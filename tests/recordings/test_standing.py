@@ -127,12 +127,14 @@ def test_a_transcript_with_the_history_of_another_says_nothing_of_its_beginning(
     machine = Machine(tmp_path)
     beside = held_beside("/home/dev/shop", AT)
     lines = [prompt("Look."), *beside, used("m1", 9_000), prompt("Go on."), used("m2", 60_000)]
-    machine.write(SESSION, *lines)
-    machine.write(SESSION[:-1] + "0", *lines, prompt("Another way."), used("f3", 61_000))
+    machine.write(SESSION, *lines, prompt("This way."), used("m3", 61_000))
+    later = "2026-11-22T08:00:00Z"
+    fork = [prompt("Another way.", timestamp=later), used("f3", 61_500, at=later)]
+    machine.write(SESSION[:-1] + "0", *lines, *fork)
     with TranscriptIndex(None) as index:
         read = list(index.summarize(client_files(machine.environ)))
         found = survey(index.count_copies_once(read, []), ContextConfig(), now=NOW)
-    assert found.copied_transcripts == 1
+    assert (found.copied_transcripts, found.sessions) == (1, 2)
     assert found.standing.tokens == pytest.approx(9_000, abs=10)
     assert found.standing.sessions == 1
 
