@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-_ASCII = {"·": "-", "≥": ">", "–": "-", "…": "~"}
+_ASCII = {"·": "-", "≥": ">", "–": "-", "…": "~", "≈": "~"}
 """What stands for our own signs where an encoding lacks them: as wide, so that tables hold."""
 _MAX_MARKS = 4
 _ESCAPED_CATEGORIES = frozenset(("Cc", "Cf", "Cs", "Cn", "Co", "Zl", "Zp"))
