@@ -586,7 +586,7 @@ def test_ten_sessions_can_be_told_apart_on_eighty_columns(tmp_path, encoding):
     summary, head, *rows = [line for line in screen if line]
     separator = "·" if encoding == "utf-8" else "-"
     assert summary == (
-        f"1 needs you: document the login {separator} api-server-of-the-team 10 % {separator}"
+        f'1 needs you: "document the login" {separator} api-server-of-the-team 10 % {separator}'
         " 9 working"
     )
     assert head.split() == ["agent", "level", "usage", "tokens", "state", "id"]

@@ -82,7 +82,7 @@ def fill(directory):
 
 
 SCREEN = """\
-1 needs you: port the scripts · api-server 78 %, ~2-7 turns to compaction
+1 needs you: "port the scripts" · api-server 78 %, ~2-7 turns to compaction
   agent                usage                runway state       age id
 api-server  run claude-code
 > port the scripts      10 % ▊                     permission  now 00000002

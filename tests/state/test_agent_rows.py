@@ -89,11 +89,13 @@ def test_one_line_sums_up_all_agents():
     )
     named = session("a" * 8, label="api-server: answer the security review", action="force_return")
     assert str(summarize([*agents[1:2], named], NOW)) == (
-        "2 need you, first answer the security review 10 %"
+        '2 need you, first "answer the security review" 10 %'
     )
     longer = session(label="api-server: answer the whole security review", action="force_return")
-    assert str(summarize([longer], NOW)) == "1 needs you: answer the whole security... 10 %"
+    assert str(summarize([longer], NOW)) == '1 needs you: "answer the whole security..." 10 %'
     assert str(summarize([], NOW)) == ""
+    worker = observed("0" * 32, label="review it", host="sdk", cwd=None, usage_ratio=0.5)
+    assert str(summarize([worker], NOW)).startswith('"review it" 50 % · '), "no project"
     taken = [*agents, observed("next", predecessor_id="gone")]
     assert summarize(taken, NOW).lost == 0, "its work goes on"
 

@@ -161,7 +161,8 @@ class Summary(NamedTuple):
             is_nearest = self.first is self.nearest
             parts.append(f"{head} {f'{name} {_usage_words(self.first)}' if is_nearest else name}")
         if self.nearest is not None and self.nearest is not self.first:
-            parts.append(f"{name_of(self.nearest.record).brief} {_usage_words(self.nearest)}")
+            project = name_of(self.nearest.record).project
+            parts.append(f"{project or _short_title(self.nearest)} {_usage_words(self.nearest)}")
         counts = (
             (self.lost, "lost"),
             (self.blind, "blind"),
@@ -172,13 +173,14 @@ class Summary(NamedTuple):
 
 
 def _short_title(one: ObservedAgent) -> str:
-    """Return what tells an agent from the others of its project, short."""
+    """Return what tells an agent from the others of its project, short; a title in quotes."""
     name = name_of(one.record)
-    # An id alone says little.
-    title = name.title if name.title and name.tag else str(name)
-    if len(title) <= _MAX_TITLE_CHARS:
-        return title
-    return f"{title[: _MAX_TITLE_CHARS - 3].rstrip()}..."
+    # An id alone says little: it stands behind its project, and needs no quotes.
+    is_title = bool(name.title and name.tag)
+    title = name.title if is_title else str(name)
+    if len(title) > _MAX_TITLE_CHARS:
+        title = f"{title[: _MAX_TITLE_CHARS - 3].rstrip()}..."
+    return f'"{title}"' if is_title else title
 
 
 def _usage_words(one: ObservedAgent) -> str:
