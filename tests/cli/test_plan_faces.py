@@ -4,6 +4,7 @@ import json
 import time
 
 import pytest
+from helpers.planted_transcripts import SESSION, Machine, prompt, used
 from helpers.program import run_process
 
 from ultramon.state.plan_limits import FIVE_HOURS, SEVEN_DAYS, PlanLimits, plan_limit
@@ -43,6 +44,21 @@ def test_status_json_has_every_limit_with_its_age():
     five = shown[0]["limits"]["five_hour"]
     assert five.keys() == {"usedRatio", "resetsAt", "measuredAt"}
     assert five["usedRatio"] == 0.62
+
+
+def test_a_report_begins_with_the_plan(tmp_path):
+    """Of the user alone: not of files that are named, nor where names are left out."""
+    machine = Machine(tmp_path)
+    machine.write(SESSION, prompt("Look."), used("m1", 12_000))
+    environ = machine.environ | {"ULTRAMON_STATE_DIR": state_directory(), "COLUMNS": "120"}
+    known = use()
+    lines = run_process("report", "--days", "36500", **environ).stdout.splitlines()
+    assert lines[1] == f"  plan         {plan_line(known, time.time()).removeprefix('plan ')}"
+    shown = json.loads(run_process("report", "--json", **environ).stdout)
+    assert [one["account"] for one in shown["plan"]] == [ACCOUNT]
+    for hidden in (("--anonymous",), (str(machine.projects),)):
+        shown = json.loads(run_process("report", "--json", *hidden, **environ).stdout)
+        assert shown["plan"] == []
 
 
 def test_without_limits_the_member_is_empty():

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from ultramon.recordings.index import Summarized, TranscriptIndex, Unreadable
     from ultramon.recordings.survey_models import Survey
     from ultramon.state.budget_readings import BudgetReading
+    from ultramon.state.plan_limits import AccountPlan
 
 _DAYS = 30
 _HOUR_SECONDS = 3_600
@@ -90,7 +91,7 @@ def command(
         found = without_names(found)
     # A budget is no part of what is shown to others, nor of the report about some files.
     is_own = not (paths or anonymous) and (json or html_file is None)
-    budgets = _budgets() if is_own else []
+    budgets, plans = (_budgets(), _plans()) if is_own else ([], [])
     if html_file is not None:
         from ultramon.cli.views.report_page import report_page
         from ultramon.system.files import replace_file
@@ -100,13 +101,27 @@ def command(
         say(f"written: {html_file}")
     if json:
         from ultramon.state.budget_readings import budgets_json
+        from ultramon.state.plan_words import plan_json
 
-        print_json(found.model_dump(mode="json", by_alias=True) | budgets_json(budgets))
+        facts = found.model_dump(mode="json", by_alias=True)
+        print_json(facts | budgets_json(budgets) | plan_json(plans))
     elif html_file is None and found.sessions:
         from ultramon.cli.views.report_screen import print_report
 
-        print_report(found, budgets)
+        print_report(found, budgets, plans)
     _say_what_is_missing(found, paths)
+
+
+def _plans() -> list[AccountPlan]:
+    """Return the limits of the user's plans, as hosts have told them here."""
+    from ultramon.errors import ConfigurationError
+    from ultramon.state.plan_limits import PlanLimits
+    from ultramon.system.environment import state_directory
+
+    try:
+        return PlanLimits(state_directory()).accounts(time.time())
+    except ConfigurationError:  # a user without a home; the report needs none
+        return []
 
 
 def _budgets() -> list[BudgetReading]:

@@ -14,6 +14,7 @@ from ultramon.hosts.transcripts.records import MEMORY
 from ultramon.prices.cost import cost_words, dollars, range_words, short_cost
 from ultramon.recordings.source_words import REST, source_words
 from ultramon.recordings.survey import MOST_NAMES, WORST_SESSIONS, short_names
+from ultramon.state.plan_words import plan_line
 from ultramon.state.usage_percent import whole_percent
 
 if TYPE_CHECKING:
@@ -25,6 +26,7 @@ if TYPE_CHECKING:
     from ultramon.recordings.bills import CostFacts, PriceData
     from ultramon.recordings.survey_models import SessionFacts, Share, StandingCost, Survey
     from ultramon.state.budget_readings import BudgetReading
+    from ultramon.state.plan_limits import AccountPlan
 
 _LAST = "last"
 _COLUMNS = ("worst", _LAST, "cost", "peak", "compacted", "subagents")
@@ -41,6 +43,7 @@ _NAME_CELLS = 15
 _PART_CELLS = 24
 _USED_CELLS = 42
 _LEAST_WORST = 4
+_MOST_PLANS = 2
 _SEPARATOR = " · "
 _REPLAY = "ultramon replay "
 _GAP = 2
@@ -51,12 +54,17 @@ _FULL = 0.95
 _HIGH = 0.75
 
 
-def print_report(found: Survey, budgets: Sequence[BudgetReading] = ()) -> None:
+def print_report(
+    found: Survey,
+    budgets: Sequence[BudgetReading] = (),
+    plans: Sequence[AccountPlan] = (),
+) -> None:
     """Print a survey with at least one session.
 
     Args:
         found: The survey.
         budgets: What the user's budgets amount to.
+        plans: Accounts with limits of a plan.
     """
     from rich.text import Text
 
@@ -67,8 +75,13 @@ def print_report(found: Survey, budgets: Sequence[BudgetReading] = ()) -> None:
         title += _SEPARATOR + source
     elif source:
         facts.insert(1, ("prices", source.removeprefix("prices "), "dim"))
+    now = time.time()
+    for account in reversed(plans[:_MOST_PLANS]):
+        is_used_up = any(limit.percent >= 100 for limit in account.limits)
+        words = plan_line(account, now).removeprefix("plan ")
+        facts.insert(0, ("plan", words, "yellow" if is_used_up else ""))
     if budgets:
-        words = _SEPARATOR.join(field(one.words(time.time())) for one in budgets)
+        words = _SEPARATOR.join(field(one.words(now)) for one in budgets)
         reached = {one.level for one in budgets}
         level = next((one for one in (CRITICAL, WARNING) if one in reached), None)
         facts.insert(0, ("budgets", words, level_style(level)))
@@ -81,7 +94,8 @@ def print_report(found: Survey, budgets: Sequence[BudgetReading] = ()) -> None:
         line = Text.assemble((name, "dim"), words)
         console.print(line, no_wrap=True, overflow="ellipsis")
     # So many lines less, so that the screen keeps its height.
-    rows = _ROWS - bool(found.unreadable) - bool(found.plan_hits)
+    less = bool(found.unreadable) + bool(found.plan_hits) + len(plans[:_MOST_PLANS])
+    rows = max(1, _ROWS - less)
     console.print(_filled(found, min(console.width, _MAX_WIDTH), rows))
     worst = found.worst_sessions[: max(_LEAST_WORST, WORST_SESSIONS - len(standing))]
     commands = [replay_command(one) for one in worst]
