@@ -24,7 +24,7 @@ from ultramon.cli.views.watch.actions import run_way, way_to
 from ultramon.cli.views.watch.lines import Look, draw_head, draw_line, list_lines
 from ultramon.state.agent_rows import arrange, current
 from ultramon.state.budget_readings import BudgetReading, BudgetReadings, Scope
-from ultramon.state.plan_limits import FIVE_HOURS, PlanLimits, plan_limit
+from ultramon.state.plan_limits import FIVE_HOURS, SEVEN_DAYS, PlanLimits, plan_limit
 from ultramon.state.record import short_id
 from ultramon.system.processes import process_started_at, this_machine
 
@@ -130,9 +130,51 @@ def test_the_first_line_ends_with_the_limits_of_a_plan(watch, tmp_path):
     limits = [plan_limit(FIVE_HOURS, 62, now + 7_200, now)]
     PlanLimits(str(tmp_path)).record("claude-code", "/srv/dev/.claude", limits, now)
     terminal.wait_for(r"1 working · 5h 62 %, resets \d\d:\d\d")
-    narrow = watch(columns=44, NO_COLOR="1")
+    narrow = watch(columns=30, NO_COLOR="1")
     narrow.wait_for("1 working")
     assert "5h" not in narrow.lines[0]
+
+
+def test_without_room_for_resets_the_first_line_says_how_much_is_used(watch, tmp_path):
+    """Eighty columns with a session that needs a person and one near its limit."""
+    hosted(tmp_path, 1, "mend the login", usage_ratio=0.3)
+    hosted(tmp_path, 2, "port it", phase="waiting", memory={"waitsFor": "permission"})
+    now = time.time()
+    limits = [plan_limit(FIVE_HOURS, 62, now + 7_200, now)]
+    PlanLimits(str(tmp_path)).record("claude-code", "/srv/dev/.claude", limits, now)
+    terminal = watch(NO_COLOR="1")
+    terminal.wait_for('1 needs you: "port it" · api-server 30 % · 1 working · 5h 62 %, resets')
+    narrow = watch(columns=72, NO_COLOR="1")
+    narrow.wait_for("mend the login")
+    assert narrow.lines[0].endswith(" · 1 working · 5h 62 %")
+    # Of one account each row would say the same.
+    wide = watch(columns=120, NO_COLOR="1")
+    wide.wait_for("mend the login")
+    assert " plan " not in wide.lines[1]
+
+
+def test_with_several_accounts_each_session_shows_the_plan_of_its_own(watch, tmp_path):
+    """The fullest limit of the directory that its host reads, as its hooks have kept it."""
+    here = {"hostname": this_machine().hostname}
+    work, now = str(tmp_path / "work"), time.time()
+    week = plan_limit(SEVEN_DAYS, 91, now + 90_000, now)
+    plans = PlanLimits(str(tmp_path))
+    plans.record("claude-code", work, [plan_limit(FIVE_HOURS, 12, now + 7_200, now), week], now)
+    plans.record("codex", str(tmp_path / "codex"), [plan_limit(FIVE_HOURS, 5, now + 90, now)], now)
+    kept = {"environment": {"CLAUDE_CONFIG_DIR": work}}
+    hosted(tmp_path, 1, "mend the login", memory=kept, **here)
+    hosted(tmp_path, 1, "reader", "a1", memory=kept, **here)
+    codex = {"extra": {"codex": {"environment": {"CODEX_HOME": str(tmp_path / "codex")}}}}
+    hosted(tmp_path, 2, "review it", host="codex", **codex, **here)
+    hosted(tmp_path, 3, "elsewhere", memory={"environment": {"CLAUDE_CONFIG_DIR": "/b"}}, **here)
+    terminal = watch(columns=120, NO_COLOR="1")
+    terminal.wait_for("mend the login .* week 91 % working")
+    terminal.wait_for("review it .* 5h 5 % working")
+    assert " plan " in terminal.lines[1]
+    for name in ("reader", "elsewhere"):
+        (line,) = [line for line in terminal.lines if name in line]
+        assert "5h" not in line
+        assert "week" not in line
 
 
 @pytest.mark.parametrize("encoding", ["utf-8", "ascii"])

@@ -24,12 +24,14 @@ def reset_words(limit: PlanLimit, now: float, *, utc: bool = False) -> str:
     return clock_words(limit.resets_at, now, "%a %H:%M", utc=utc)
 
 
+def brief_limit_words(limit: PlanLimit) -> str:
+    """Return one limit without its reset: ``5h 62 %``."""
+    return f"{field(brief_name(limit.name))} {limit.percent} %"
+
+
 def limit_words(limit: PlanLimit, now: float, *, utc: bool = False) -> str:
     """Return one limit: ``5h 62 %, resets 16:40``; the arguments are those of `reset_words`."""
-    return (
-        f"{field(brief_name(limit.name))} {limit.percent} %,"
-        f" resets {reset_words(limit, now, utc=utc)}"
-    )
+    return f"{brief_limit_words(limit)}, resets {reset_words(limit, now, utc=utc)}"
 
 
 def measured_words(account: AccountPlan, now: float) -> str:

@@ -66,6 +66,8 @@ class Look(NamedTuple):
     """Whether states are one or two words, without reasons."""
     cost_of: Callable[[ObservedAgent], str] | None = None
     """Returns what an agent cost, in at most six cells; None = not shown."""
+    plan_of: Callable[[ObservedAgent], str] | None = None
+    """Returns what is used of a session's plan, in at most ten cells; None = not shown."""
 
 
 class Column(NamedTuple):
@@ -123,6 +125,10 @@ def _trend(one: ObservedAgent, look: Look) -> tuple[str, str]:
 
 def _cost(one: ObservedAgent, look: Look) -> tuple[str, str]:
     return "" if look.cost_of is None else look.cost_of(one), ""
+
+
+def _plan(one: ObservedAgent, look: Look) -> tuple[str, str]:
+    return "" if look.plan_of is None else look.plan_of(one), ""
 
 
 def _tokens(one: ObservedAgent, look: Look) -> tuple[str, str]:
@@ -185,6 +191,8 @@ _TOKENS = Column("tokens", _tokens, _RIGHT, 4)
 _RUNWAY = Column("runway", lambda one, _: (runway_words(one), ""), _RIGHT, 2, 12, 60)
 COST = Column("cost", _cost, _RIGHT, 9, 6, 84)
 """As `TREND` it needs more than the state: the transcript of an agent."""
+PLAN = Column("plan", _plan, _RIGHT, 10, 10, 112)
+"""Of one account the first line has it."""
 _TASKS = Column("tasks", lambda one, _: (tasks_words(one.record), ""), _RIGHT, 5, 7, 92)
 _HEARTBEAT = Column("beat", lambda one, _: (age(one.liveness.heartbeat_age_seconds), ""), _RIGHT, 3)
 _DOING = Column("doing", _doing, {"max_width": 32}, 7, 28, 140)
@@ -196,7 +204,9 @@ _OF_A_TABLE = (
     NAME, HOST, LEVEL, _BAR, _USAGE, TREND, _TOKENS, _RUNWAY, _TASKS, _HEARTBEAT, _DOING, _STATE,
     ID,
 )  # fmt: skip
-OF_THE_APPLICATION = (HOST, _USAGE, _BAR, TREND, _RUNWAY, COST, _TASKS, _DOING, _STATE, _IDLE, ID)
+OF_THE_APPLICATION = (
+    HOST, _USAGE, _BAR, TREND, _RUNWAY, COST, PLAN, _TASKS, _DOING, _STATE, _IDLE, ID,
+)  # fmt: skip
 """The columns behind the names in `ultramon watch`."""
 
 

@@ -36,6 +36,7 @@ class AgentView(ScrollView, can_focus=True, inherit_bindings=False):
         self.has_trends = False
         self.costs: dict[str, Cost] = {}
         self.is_all = True
+        self.plans: dict[str, str] = {}
         self.now = 0.0
         self._at = 0
         self._is_at_top = True
@@ -59,7 +60,11 @@ class AgentView(ScrollView, can_focus=True, inherit_bindings=False):
         self.lines, self.now = lines, now
         look = Look(self.size.width or 80, self.look.ascii_only)
         self.look = look.fitted(
-            lines, now, with_trends=self.has_trends, with_costs=bool(self.costs)
+            lines,
+            now,
+            with_trends=self.has_trends,
+            with_costs=bool(self.costs),
+            with_plans=bool(self.plans),
         )
         self._at = min(at, max(len(lines) - 1, 0))
         if chosen is not None and not self._is_at_top:
@@ -131,10 +136,16 @@ class AgentView(ScrollView, can_focus=True, inherit_bindings=False):
         if number >= len(self.lines):
             return []
         line = self.lines[number]
-        trend = "" if line.row is None else self.trends.get(line.row.agent_id, "")
-        chosen = number == self._at
-        cost = self._cost_words(number)
-        return draw_line(line, self.look, self.now, is_chosen=chosen, trend=trend, cost=cost)
+        agent_id = "" if line.row is None else line.row.agent_id
+        return draw_line(
+            line,
+            self.look,
+            self.now,
+            is_chosen=number == self._at,
+            trend=self.trends.get(agent_id, ""),
+            cost=self._cost_words(number),
+            plan=self.plans.get(agent_id, ""),
+        )
 
     def _cost_words(self, number: int) -> str:
         """Return what an agent cost, or the agents below a heading together."""

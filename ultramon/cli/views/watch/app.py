@@ -21,7 +21,7 @@ from textual.widgets import Input, Static
 from ultramon.cli.exit_codes import CommandFailed
 from ultramon.cli.handover import ask_to_hand_over
 from ultramon.cli.output import ascii_words, field, summary_line
-from ultramon.cli.views.agent_table import COST, TREND
+from ultramon.cli.views.agent_table import COST, PLAN, TREND
 from ultramon.cli.views.watch.actions import (
     Way,
     hand_over_question,
@@ -35,7 +35,7 @@ from ultramon.cli.views.watch.dialogs import QuestionScreen, TextScreen
 from ultramon.cli.views.watch.lines import SORTS, draw_head, list_lines
 from ultramon.cli.views.watch.table import ring_text
 from ultramon.errors import UltramonError
-from ultramon.state.plan_words import limit_words
+from ultramon.state.plan_words import brief_limit_words, limit_words
 from ultramon.system.terminal_text import sanitize
 
 if TYPE_CHECKING:
@@ -202,6 +202,7 @@ class WatchApp(App[int]):
         self._put()
         await self._put_trends()
         await self._put_costs()
+        await self._put_plans()
 
     def _put(self) -> None:
         """Write what was found to the screen."""
@@ -239,6 +240,20 @@ class WatchApp(App[int]):
             self._put()
         view.redraw()
 
+    async def _put_plans(self) -> None:
+        view = self.view
+        if self._found is None or self.size.width < PLAN.from_width:
+            return
+        accounts = self._found.plans
+        found = await self._read(self._source.plans, view.rows_on_screen, accounts)
+        # Rows out of sight keep theirs: the column would come and go with them.
+        plans = view.plans | found if len(accounts) > 1 else {}
+        if plans == view.plans:
+            return
+        view.plans = plans
+        self._put()
+        view.redraw()
+
     def _write(self, name: str, text: str) -> None:
         widget = self.screen_stack[0].query_one(name, Static)
         text = self._plain(text)
@@ -254,18 +269,23 @@ class WatchApp(App[int]):
         if self._found is None:
             return "reading"
         plans, budgets, now = self._found.plans, self._found.budgets, self._found.at
-        limits = [
-            f"{f'{one.name} ' if len(plans) > 1 else ''}{limit_words(limit, now)}"
-            for one in plans
-            for limit in one.limits
-        ]
-        limits[:0] = [
+        more = [] if self._found.groups else ["no agents"]
+        more += [
             f"{one.brief_words(is_named=len(budgets) > 1)}{' (used up)' * one.is_used_up}"
             for one in budgets
         ]
-        if not self._found.groups:
-            limits.insert(0, "no agents")
-        return summary_line(self._found.summary, self.size.width, limits)
+        limits = [
+            (f"{one.name} " if len(plans) > 1 else "", limit)
+            for one in plans
+            for limit in one.limits
+        ]
+        whole = [f"{account}{limit_words(limit, now)}" for account, limit in limits]
+        line = summary_line(self._found.summary, self.size.width, [*more, *whole])
+        if not whole or line.endswith(whole[-1]):
+            return line
+        # How much is used fits where the times of the resets leave no room.
+        brief = [f"{account}{brief_limit_words(limit)}" for account, limit in limits]
+        return summary_line(self._found.summary, self.size.width, [*more, *brief])
 
     def _nothing(self) -> str:
         from ultramon.cli.views.agent_table import NO_AGENTS

@@ -9,7 +9,15 @@ from rich.cells import cell_len, set_cell_size
 
 from ultramon.cli.output import field
 from ultramon.cli.views import agent_table
-from ultramon.cli.views.agent_table import COST, HOST, ID, OF_THE_APPLICATION, TREND, brief_state
+from ultramon.cli.views.agent_table import (
+    COST,
+    HOST,
+    ID,
+    OF_THE_APPLICATION,
+    PLAN,
+    TREND,
+    brief_state,
+)
 from ultramon.state.liveness import ENDED
 
 if TYPE_CHECKING:
@@ -55,7 +63,9 @@ class Look:
         used = sum(column.cells + 1 for column in self.columns)
         return max(self.width - used, min(_MIN_NAME_CELLS, self.width))
 
-    def of_cells(self, now: float, trend: str = "", cost: str = "") -> agent_table.Look:
+    def of_cells(
+        self, now: float, trend: str = "", cost: str = "", plan: str = ""
+    ) -> agent_table.Look:
         """Return how the cells of one line are drawn."""
         return agent_table.Look(
             is_wide=False,
@@ -64,10 +74,17 @@ class Look:
             now=now,
             is_brief=True,
             cost_of=lambda _: cost,
+            plan_of=lambda _: plan,
         )
 
     def fitted(
-        self, lines: Sequence[Line], now: float, *, with_trends: bool, with_costs: bool = False
+        self,
+        lines: Sequence[Line],
+        now: float,
+        *,
+        with_trends: bool,
+        with_costs: bool = False,
+        with_plans: bool = False,
     ) -> Look:
         """Return the look with the columns that fit and that some line fills."""
         rows = [line.row for line in lines if line.row is not None]
@@ -82,9 +99,11 @@ class Look:
                 fills = with_trends
             elif column is COST:
                 fills = with_costs
+            elif column is PLAN:
+                fills = with_plans
             elif column is HOST:
                 fills = len({row.seen.record.host for row in rows}) > 1
-            if fills or (not rows and column is not COST):
+            if fills or (not rows and column not in (COST, PLAN)):
                 columns.append(column._replace(cells=cells))
         return replace(self, columns=tuple(columns))
 
@@ -170,6 +189,7 @@ def draw_line(
     is_chosen: bool = False,
     trend: str = "",
     cost: str = "",
+    plan: str = "",
 ) -> list[tuple[str, str]]:
     """Return the parts of a line, each with its style; together as wide as the terminal.
 
@@ -180,6 +200,7 @@ def draw_line(
         is_chosen: Whether the cursor stands on it; the mark is seen without colours too.
         trend: Its sparkline.
         cost: What the agent cost; of a heading what all below it did.
+        plan: What is used of its account's plan.
     """
     if line.row is None:
         heading = f"{line.heading}  {cost}" if cost else line.heading
@@ -189,7 +210,7 @@ def draw_line(
     chosen = "bold" if is_chosen else base
     name = name_text(line, look, has_heading=bool(row.name.project))
     parts = [(mark + _cut(name, look.name_cells - len(mark), look), chosen)]
-    drawn = look.of_cells(now, trend, cost)
+    drawn = look.of_cells(now, trend, cost, plan)
     for column in look.columns:
         text, style = column.cell(row.seen, drawn)
         text = _cut(field(text), column.cells, look, right="justify" in column.options)

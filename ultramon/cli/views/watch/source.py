@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from typing import TYPE_CHECKING, NamedTuple
 
 from ultramon.cli.views.watch.why import RecentEvents, why_lines
@@ -10,10 +11,12 @@ from ultramon.pictures.sparkline import sparkline
 from ultramon.state.agent_rows import Summary, arrange, current, predecessor_ids, summarize
 from ultramon.state.liveness import ENDED
 from ultramon.state.observed import ObservedAgent, Unreadable, checked_json
+from ultramon.state.plan_words import brief_limit_words
 from ultramon.system.clock import SYSTEM_CLOCK
+from ultramon.system.processes import this_machine
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Sequence
 
     from ultramon.backends.base import Backend
     from ultramon.cli.agent_list import AgentList
@@ -21,7 +24,7 @@ if TYPE_CHECKING:
     from ultramon.recordings.live_costs import LiveCosts
     from ultramon.state.agent_rows import AgentRow, RowGroup
     from ultramon.state.budget_readings import BudgetReading
-    from ultramon.state.plan_limits import AccountPlan
+    from ultramon.state.plan_limits import AccountPlan, PlanLimit
     from ultramon.state.record import StateRecord
 
 MAX_AGENTS = 5_000
@@ -64,6 +67,7 @@ class Source:
         self._checked: dict[str, StateRecord] = {}
         self._trends: dict[str, tuple[object, str]] = {}
         self._costs: LiveCosts | None = None
+        self._hostname = this_machine().hostname
 
     def look(self, *, with_finished: bool) -> Found:
         """Look again.
@@ -146,12 +150,43 @@ class Source:
             self._costs = LiveCosts(open_prices())
         return self._costs.of_agents(records)
 
+    def plans(self, rows: Iterable[AgentRow], accounts: Sequence[AccountPlan]) -> dict[str, str]:
+        """Return how much of the fullest limit of each session's account is used, by id.
+
+        Empty for one account: every row would say the same.
+        """
+        if len(accounts) < 2:
+            return {}
+        from ultramon.hosts.registry import host_of_agent
+
+        words = {
+            (one.host, one.account): brief_limit_words(max(one.limits, key=_used))
+            for one in accounts
+        }
+        found = {}
+        for row in rows:
+            record = row.seen.record
+            # Accounts are directories of this machine; a subagent spends what its session does.
+            if record.parent_id is not None or record.hostname != self._hostname:
+                continue
+            host, memory = host_of_agent(record)
+            if host is None:
+                continue
+            account = host.dialect.account_directory(memory.environment or {})
+            if account and (known := words.get((host.name, os.path.abspath(account)))):
+                found[record.agent_id] = known
+        return found
+
     def why(self, row: AgentRow) -> list[str]:
         """Return everything about one agent, in lines."""
         try:
             return why_lines(self.backend, self._recent, row)
         except UltramonError as error:
             return [str(error)]
+
+
+def _used(limit: PlanLimit) -> float:
+    return limit.used_ratio
 
 
 def _count(row: AgentRow) -> int:
