@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from typing import TYPE_CHECKING
 
 from ultramon.context.tracker import REPLY, STANDING
 from ultramon.hosts.transcripts.records import (
@@ -16,14 +17,20 @@ from ultramon.hosts.transcripts.records import (
 )
 from ultramon.recordings.summary import SUMMARY, UNRECORDED
 
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
 REST = "not recorded"
 """What the provider counted and no text of a recording explains."""
+_SERVER = "mcp__"
 _WORDS = {
     UNRECORDED: REST,
     REPLY: "replies",
     STANDING: "before the first word",
     SUMMARY: "summaries",
     "user": "prompts",
+    "developer": "developer messages",
+    "tool:unknown": "unnamed tool",
     SYSTEM: "system prompt",
     TOOLS: "built-in tools",
     SKILLS: "list of skills",
@@ -38,14 +45,28 @@ def source_words(source: str) -> str:
     Args:
         source: As `ultramon.hosts.transcripts.records.Content` and `TranscriptSummary` have it.
     """
+    if source in _WORDS:
+        return _WORDS[source]
     kind, mark, rest = source.partition(":")
+    server, is_of_server, tool = rest.removeprefix(_SERVER).partition("__")
+    if kind == "tool" and rest.startswith(_SERVER) and is_of_server:
+        return f"MCP {server}: {tool}"
     if source.startswith(MCP):
         return f"MCP {rest}"
     if source.startswith(MEMORY):
         return home_relative(rest)
     if mark and kind in ("tool", "attachment"):
         return rest
-    return _WORDS.get(source, source)
+    return source
+
+
+def tokens_by_words(by_source: Mapping[str, float]) -> dict[str, float]:
+    """Return tokens by what people read, the largest first; sources of one name are one."""
+    found: dict[str, float] = {}
+    for source, tokens in by_source.items():
+        words = source_words(source)
+        found[words] = found.get(words, 0.0) + tokens
+    return dict(sorted(found.items(), key=lambda one: (-one[1], one[0])))
 
 
 def home_relative(path: str) -> str:

@@ -18,7 +18,7 @@ from ultramon.cli.output import (
 from ultramon.context.level_words import level_words
 from ultramon.context.limits import limit_words
 from ultramon.context.tracker import STANDING as UNNAMED
-from ultramon.recordings.source_words import source_words
+from ultramon.recordings.source_words import REST, source_words, tokens_by_words
 from ultramon.recordings.standing import is_standing
 from ultramon.recordings.summary import UNRECORDED
 from ultramon.state.agent_rows import name_of
@@ -28,9 +28,7 @@ if TYPE_CHECKING:
     from ultramon.context.explanation import Explanation
     from ultramon.state.record import StateRecord
 
-STANDING, CALLS, TALK, REST, FREE = (
-    "standing", "results of calls", "conversation", "not recorded", "free",
-)  # fmt: skip
+STANDING, CALLS, TALK, FREE = "standing", "results of calls", "conversation", "free"
 _STYLES = {STANDING: "magenta", CALLS: "cyan", TALK: "green", REST: "yellow", FREE: "dim"}
 _CELLS = {STANDING: "▓", CALLS: "█", TALK: "▒", REST: "░", FREE: "·"}
 _ASCII_CELLS = {STANDING: "%", CALLS: "#", TALK: "=", REST: "?", FREE: "."}
@@ -157,10 +155,9 @@ def _print_parts(filled_by: dict[str, int]) -> None:
         table.add_column("", justify="right", no_wrap=True)
     table.add_column("", overflow="fold")
     total = sum(filled_by.values())
-    largest = sorted(filled_by.items(), key=lambda one: (-one[1], one[0]))
-    rows = largest[:_MOST_PARTS]
-    for source, count in rows:
-        table.add_row(percent(count / total), tokens(count), Text(field(source_words(source))))
+    largest = [(name, round(count)) for name, count in tokens_by_words(filled_by).items()]
+    for name, count in largest[:_MOST_PARTS]:
+        table.add_row(percent(count / total), tokens(count), Text(field(name)))
     if len(largest) > _MOST_PARTS:
         rest = sum(count for _, count in largest[_MOST_PARTS:])
         more = f"{len(largest) - _MOST_PARTS} smaller parts"

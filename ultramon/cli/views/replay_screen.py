@@ -17,7 +17,7 @@ from ultramon.cli.output import (
 )
 from ultramon.cli.views.replay_chart import plot
 from ultramon.context.limits import is_assumed, limit_words
-from ultramon.recordings.source_words import source_words
+from ultramon.recordings.source_words import tokens_by_words
 from ultramon.recordings.timeline import Crossing, Overflow
 from ultramon.state.runway import Runway
 from ultramon.state.usage_percent import exact_ratio, whole_percent
@@ -143,12 +143,11 @@ def _sources_table(timeline: Timeline, *, ascii_only: bool) -> Table:
     for name in ("tokens", "share"):
         table.add_column(name, justify="right", no_wrap=True)
     total = sum(timeline.by_source.values())
-    sources = list(timeline.by_source.items())
+    sources = [(name, round(count)) for name, count in tokens_by_words(timeline.by_source).items()]
     rows, more = sources[:_MAX_SOURCES], sources[_MAX_SOURCES:]
     if more:
         rows.append((f"{len(more)} more", sum(count for _, count in more)))
     for name, count in rows:
-        shown = field(source_words(name))
         bar = usage_bar(count / total, _BAR_WIDTH, ascii_only=ascii_only)
-        table.add_row(Text(shown), Text(bar, "cyan"), tokens(count), percent(count / total))
+        table.add_row(Text(field(name)), Text(bar, "cyan"), tokens(count), percent(count / total))
     return table

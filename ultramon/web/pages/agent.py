@@ -10,7 +10,7 @@ from ultramon.context.limits import limit_words
 from ultramon.pictures.charts import Mark, Point, Rung, glyph, token_chart
 from ultramon.pictures.drawings import bar
 from ultramon.pictures.elements import Element, element
-from ultramon.recordings.source_words import source_words
+from ultramon.recordings.source_words import tokens_by_words
 from ultramon.state.agent_rows import name_of, need_of, runway_to_limit
 from ultramon.state.liveness import ENDED
 from ultramon.state.usage_percent import usage_words
@@ -212,7 +212,7 @@ def _filled(filling: Filling | None) -> Element:
     return element(
         "section",
         title,
-        _shares({source_words(name): count for name, count in filling.by_source.items()}),
+        _shares(tokens_by_words(filling.by_source)),
         element("h3", "By file") if filling.by_file else None,
         _shares(filling.by_file) if filling.by_file else None,
         element("p", filling.words, class_="dim"),

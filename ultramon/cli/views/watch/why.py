@@ -121,7 +121,7 @@ def _transcript(host: Host | None, record: StateRecord, memory: HookMemory) -> s
 def _sources(host: Host | None, record: StateRecord, memory: HookMemory) -> Iterator[str]:
     """Yield what filled the window: counted by the agent, else estimated from its transcript."""
     from ultramon.recordings.present_window import present_window
-    from ultramon.recordings.source_words import source_words
+    from ultramon.recordings.source_words import tokens_by_words
 
     by_source: Mapping[str, float] = {}
     with suppress(OSError, ValueError):
@@ -130,10 +130,10 @@ def _sources(host: Host | None, record: StateRecord, memory: HookMemory) -> Iter
     if total <= 0:
         return
     yield from ("", "WHAT FILLED THE WINDOW")
-    largest = sorted(by_source.items(), key=lambda item: (-item[1], item[0]))
-    for source, amount in largest[:_MAX_SOURCES]:
-        size, name = short_tokens(round(amount)), field(source_words(source))
-        yield f"  {percent(amount / total):>7}  {size:>6}  {name}"
+    largest = list(tokens_by_words(by_source).items())
+    for name, amount in largest[:_MAX_SOURCES]:
+        size = short_tokens(round(amount))
+        yield f"  {percent(amount / total):>7}  {size:>6}  {field(name)}"
     if len(largest) > _MAX_SOURCES:
         yield f"  and {len(largest) - _MAX_SOURCES} smaller ones"
 
