@@ -137,7 +137,7 @@ def fill(backend: LocalBackend, directory: str) -> None:
     api = {"cwd": "/srv/api-server"}
     main, waits = "4f1c22d8-6c1e-4c0e-9a55-0d3f7b1c9e21", {"waitsFor": "permission"}
     label = "api-server: move orders to the schema"
-    sources = {"tool:Read": 71_000, "tool:Bash": 44_000, "reply": 28_000, "prompt": 13_000}
+    sources = {"tool:Read": 71_000, "tool:Bash": 44_000, "reply": 28_000, "user": 13_000}
     tasks = ("write the migration", "backfill", "switch reads", "drop the old table")
     plan = [
         {"name": name, "status": "done" if number < 2 else "pending"}

@@ -92,7 +92,7 @@ def why_lines(backend: Backend, recent: RecentEvents, row: AgentRow) -> list[str
 
 def _head(row: AgentRow, record: StateRecord) -> Iterator[str]:
     share = usage_words(record)
-    yield f"{field(str(row.name))}  {share} full  {brief_state(row.seen)}"
+    yield f"{share} full  {brief_state(row.seen)}"
     facts = (f"id {record.agent_id}", f"run {record.run}", record.model, record.cwd)
     yield field("  ".join(fact for fact in facts if fact))
     if row.earlier:
