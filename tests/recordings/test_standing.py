@@ -2,6 +2,7 @@
 
 import pytest
 from helpers.planted_transcripts import (
+    OTHER,
     SESSION,
     Machine,
     boundary,
@@ -28,7 +29,8 @@ NOW = 1_795_305_600.0
 def surveyed(machine, **options):
     """Add up a machine's transcripts."""
     with TranscriptIndex(None) as index:
-        found = index.summarize(client_files(machine.environ))
+        read = list(index.summarize(client_files(machine.environ)))
+        found = index.count_copies_once(read)
         return survey(found, ContextConfig(), now=NOW, **options)
 
 
@@ -43,11 +45,13 @@ def test_a_part_counts_in_each_request_that_held_it():
     sums = StandingSums(rows)
     sums.replace([("system", 100.0), ("mcp:a", 40.0), ("mcp:a", 10.0)], is_whole=False)
     sums.say("skills", 20.0)
-    sums.count(500, 30.0, 10.0)
-    sums.count(600, 30.0, 10.0)
+    sums.begin(500, 30.0, 10.0)
+    sums.count()
+    sums.begin(600, 30.0, 10.0)
+    sums.count()
     sums.replace([("system", 100.0), ("mcp:b", 70.0)], is_whole=False)
     sums.close_window()
-    sums.count(300, 0.0, 0.0)
+    sums.count()
     sums.finish()
     assert {name: StandingPart._make(row) for name, row in rows.items()} == {
         FIRST: (490.0, 1, True),
@@ -64,7 +68,8 @@ def test_the_count_of_the_provider_is_shared_out_where_it_can_be(tokens, scale):
     rows = {}
     sums = StandingSums(rows)
     sums.replace([("system", 100.0)], is_whole=True)
-    sums.count(tokens, 30.0, 10.0)
+    sums.begin(tokens, 30.0, 10.0)
+    sums.count()
     sums.finish()
     expected = 100.0 * scale if scale and scale < 1.7 else 100.0
     assert rows["system"] == [pytest.approx(expected), 1, expected != 100.0]
@@ -76,11 +81,13 @@ def test_sums_continue_where_they_stopped():
     for steps in ([sums := StandingSums(rows)], [StandingSums(whole)]):
         one = steps[0]
         one.replace([("system", 100.0)], is_whole=True)
-        one.count(150, 30.0, 10.0)
+        one.begin(150, 30.0, 10.0)
+        one.count()
         if one is sums:
             one = StandingSums(rows, one.memory())
         one.say("ultramon", 5.0)
-        one.count(160, 35.0, 10.0)
+        one.begin(160, 35.0, 10.0)
+        one.count()
         one.finish()
     assert rows == whole
     assert rows["ultramon"][1] == 1
@@ -122,23 +129,6 @@ def test_a_rest_below_one_token_is_none(tmp_path):
     assert parts_of(found)[None].sessions == 2
 
 
-def test_a_transcript_with_the_history_of_another_says_nothing_of_its_beginning(tmp_path):
-    """A fork's first own request holds the whole conversation before it."""
-    machine = Machine(tmp_path)
-    beside = held_beside("/home/dev/shop", AT)
-    lines = [prompt("Look."), *beside, used("m1", 9_000), prompt("Go on."), used("m2", 60_000)]
-    machine.write(SESSION, *lines, prompt("This way."), used("m3", 61_000))
-    later = "2026-11-22T08:00:00Z"
-    fork = [prompt("Another way.", timestamp=later), used("f3", 61_500, at=later)]
-    machine.write(SESSION[:-1] + "0", *lines, *fork)
-    with TranscriptIndex(None) as index:
-        read = list(index.summarize(client_files(machine.environ)))
-        found = survey(index.count_copies_once(read, []), ContextConfig(), now=NOW)
-    assert (found.copied_transcripts, found.sessions) == (1, 2)
-    assert found.standing.tokens == pytest.approx(9_000, abs=10)
-    assert found.standing.sessions == 1
-
-
 def test_files_of_a_host_that_records_none_are_looked_up(tmp_path):
     """As they are on the disk now: estimated, and once for each project."""
     project = tmp_path / "shop" / "api"
@@ -156,3 +146,36 @@ def test_files_of_a_host_that_records_none_are_looked_up(tmp_path):
     assert parts[None].provenance == "unknown"
     assert sum(one.tokens for one in parts.values()) == found.standing.tokens
     assert parts_of(surveyed(machine)).keys() == {None}
+
+
+@pytest.mark.parametrize("is_compacted", [False, True])
+def test_a_fork_holds_what_its_first_request_held_and_not_the_conversation(tmp_path, is_compacted):
+    """Its requests hold the copied instructions too; what it copied entered a window once."""
+    machine = Machine(tmp_path)
+    beside = held_beside("/home/dev/shop", AT)
+    history = [prompt("Look."), *beside, used("m1", 14_000), prompt("word " * 900)]
+    history += [boundary(), beside[0]] if is_compacted else []
+    history.append(used("m2", 150_000))
+    machine.write(SESSION, *history)
+    alone = surveyed(machine)
+    later = "2026-11-22T20:28:51Z"
+    own = [used(name, 151_000, at=later) for name in ("m3", "m4")]
+    machine.write(OTHER, *history, prompt("More."), *own)
+    found = surveyed(machine)
+    assert found.copied_transcripts == 1
+    assert found.standing.tokens == alone.standing.tokens < 14_000
+    assert found.standing.request_tokens == pytest.approx(4 * 14_000, rel=0.01)
+    parts, before = parts_of(found), parts_of(alone)
+    assert parts.keys() == before.keys()
+    for source, part in parts.items():
+        assert part.provenance == before[source].provenance
+    memory = "memory:/home/dev/shop/CLAUDE.md"
+    for source in ("system", memory):
+        assert parts[source].sessions == 2
+        assert parts[source].request_tokens == pytest.approx(
+            2 * before[source].request_tokens, abs=2
+        )
+    entered = {one.name: one.estimated_tokens for one in found.by_source}
+    assert (
+        entered["system"] == {one.name: one.estimated_tokens for one in alone.by_source}["system"]
+    )

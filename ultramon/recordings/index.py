@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from ultramon.hosts.port import Host
     from ultramon.hosts.transcripts.jsonl import TranscriptReader
 
-_FORMAT = 8
+_FORMAT = 9
 # Another version of ultramon may read more out of the same lines.
 _VERSION = zlib.crc32(f"{_FORMAT} {__version__}".encode()) & 0x7FFFFFFF
 _SCHEMA = """

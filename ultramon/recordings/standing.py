@@ -54,13 +54,14 @@ class StandingSums:
         """Tokens of what is no message: it outlives a compaction."""
         self._said: dict[str, float] = {}
         """Tokens of what stands among the messages of the present window."""
-        self._is_whole = False
+        self._is_whole = self._is_begun = False
         self._scale: float | None = None
         self._since: dict[str, int] = {}
         self._requests = 0
         if memory is not None:
             self._beside, self._said = memory["beside"], memory["said"]
             self._is_whole, self._scale = memory["isWhole"], memory["scale"]
+            self._is_begun = memory["isBegun"]
             self._since, self._requests = memory["since"], memory["requests"]
 
     def memory(self) -> dict[str, Any]:
@@ -69,6 +70,7 @@ class StandingSums:
             "beside": self._beside,
             "said": self._said,
             "isWhole": self._is_whole,
+            "isBegun": self._is_begun,
             "scale": self._scale,
             "since": self._since,
             "requests": self._requests,
@@ -95,22 +97,30 @@ class StandingSums:
             self._settle(source)
             self._said[source] = self._said.get(source, 0.0) + tokens
 
-    def count(self, tokens: int, said: float, user: float, *, is_copied: bool = False) -> None:
-        """Take a request.
+    @property
+    def is_begun(self) -> bool:
+        """Whether the first request is known."""
+        return self._is_begun
+
+    def begin(self, tokens: int, said: float, user: float) -> None:
+        """Take the first request of the conversation; any later one changes nothing.
 
         Args:
             tokens: As the provider counts it.
             said: Estimated tokens of all its messages.
             user: Of these, what a person wrote.
-            is_copied: Whether the window begins with the history of another transcript, so that
-                its first request says nothing of what stood before the first word.
         """
-        if not self._requests and not is_copied:
-            whole = said + sum(self._beside.values())
-            scale = tokens / whole if self._is_whole and whole else 0.0
-            self._scale = scale if 0.0 < scale <= _MOST_SCALE else None
-            first = max(0.0, tokens - user * (self._scale or 1.0))
-            self._sums[FIRST] = [first, 1, True]
+        if self._is_begun:
+            return
+        self._is_begun = True
+        whole = said + sum(self._beside.values())
+        scale = tokens / whole if self._is_whole and whole else 0.0
+        self._scale = scale if 0.0 < scale <= _MOST_SCALE else None
+        first = max(0.0, tokens - user * (self._scale or 1.0))
+        self._sums[FIRST] = [first, 1, True]
+
+    def count(self) -> None:
+        """Take one more request."""
         self._requests += 1
 
     def close_window(self) -> None:

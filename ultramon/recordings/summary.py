@@ -283,6 +283,7 @@ class Summarizer:
                 self._correct_bill(record)
         elif isinstance(record, Content):
             if is_copy:
+                self._take_copied_text(record)
                 return
             if summary.first_prompt is None and record.source == "user":
                 summary.first_prompt = _opening(record.text)
@@ -311,6 +312,7 @@ class Summarizer:
             if self._take_key(COMPACTION):
                 self._report = self._before_compaction = None
                 self._inherit()
+                self._standing.close_window()
                 return
             self._compact(record.post_tokens)
             self._follower.on_boundary(record)
@@ -341,7 +343,9 @@ class Summarizer:
         self._flush()
         parts = dict(self._by_source)
         if self._report is not None:
-            for source, tokens in self._standing.beside.items():
+            # Copied with the window, it is counted where that one began.
+            beside = {} if self._inherited else self._standing.beside
+            for source, tokens in beside.items():
                 _add(parts, source, tokens, _MAX_SOURCES)
             held = sum(self._report) + self._text_tokens
             explained = self._inherited + sum(parts.values())
@@ -375,6 +379,7 @@ class Summarizer:
         if model is not None and model != summary.model:
             summary.model = model[:_MAX_NAME_CHARS]
             self._family = family_for_model(model)
+        self._standing.begin(tokens, sum(self._by_source.values()), self._user_tokens)
         if self._take_key(reply_key(report)):
             self._report = tokens, report.output_tokens
             self._billed, self._reads_again = None, RESTART
@@ -396,8 +401,7 @@ class Summarizer:
         if self._before_compaction is not None:
             summary.discarded_tokens += max(0, self._before_compaction - tokens)
             self._before_compaction = None
-        said, is_copied = sum(self._by_source.values()), self._inherited > 0
-        self._standing.count(tokens, said, self._user_tokens, is_copied=is_copied)
+        self._standing.count()
         self._report = tokens, report.output_tokens
         self._text_tokens = 0.0
         self._series.add(tokens)
@@ -484,13 +488,28 @@ class Summarizer:
     def _take_text(self, content: Content) -> None:
         tokens = self._estimate(content.text)
         self._text_tokens += tokens
+        self._say(content, tokens)
+        _add(self._by_source, content.source, tokens, _MAX_SOURCES)
+        if content.file is not None:
+            _add(self._summary.tokens_by_file, content.file, tokens, _MAX_FILES)
+
+    def _take_copied_text(self, content: Content) -> None:
+        """Take what a copied text says of later requests; what it brought is counted elsewhere."""
+        if content.counted:
+            return
+        self._flush()
+        is_first = not self._standing.is_begun
+        if is_first or is_standing(content.source):
+            tokens = self._estimate(content.text)
+            self._say(content, tokens)
+            if is_first:  # only until the first reply, which is copied too
+                _add(self._by_source, content.source, tokens, _MAX_SOURCES)
+
+    def _say(self, content: Content, tokens: float) -> None:
         if is_standing(content.source):
             self._standing.say(content.source, tokens)
         elif content.source == "user" and not content.by_host:
             self._user_tokens += tokens
-        _add(self._by_source, content.source, tokens, _MAX_SOURCES)
-        if content.file is not None:
-            _add(self._summary.tokens_by_file, content.file, tokens, _MAX_FILES)
 
     def _estimate(self, text: str) -> float:
         return estimate_tokens(text, self._family, sample=True)
