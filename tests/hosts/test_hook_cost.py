@@ -12,10 +12,14 @@ import pytest
 from helpers.hooked_session import HookedSession, tokens_at
 from helpers.requirements import require_tool
 
+import ultramon
 from ultramon.backends.local.backend import LocalBackend
 from ultramon.backends.local.state_files import StateDirectory
 from ultramon.hosts.calls.handling import HookCall
+from ultramon.hosts.calls.spending import FOLDER, Reserve
 from ultramon.hosts.calls.store import HookStore
+from ultramon.hosts.calls.switches import RELAY_FOLDER
+from ultramon.hosts.claude_code import attachments
 from ultramon.hosts.claude_code.host import CLAUDE_CODE
 from ultramon.hosts.claude_code.last_reading import read_last_reading
 from ultramon.hosts.transcripts.tail import BLOCK_BYTES
@@ -76,6 +80,47 @@ def test_a_call_without_an_event_loads_little(session, event):
     assert "ultramon.hosts.calls.store" in names
     assert session.record().pending is None
     assert session.failures() == []
+
+
+@pytest.mark.parametrize("in_relay", [False, True])
+def test_what_requests_hold_beside_their_messages_is_not_decoded(session, in_relay):
+    """Such a line has some 100 kB, and says nothing of what a reply has cost."""
+    shape = {"system": "You help with code.", "tools": [{"name": "m", "usage": {"usage": 1}}]}
+    session.environ["ULTRAMON_STATE_DIR"] = str(session.state)
+    if in_relay:
+        folder = session.state / RELAY_FOLDER / "review"
+        (folder / FOLDER).mkdir(parents=True)
+        session.installed = folder / "claude-code.json"
+        session.environ["ULTRAMON_RELAY"] = "review"
+        Reserve(900_000, None, {}).store(str(folder), session.session_id)
+    else:
+        session.freeze()
+    session.tool(tokens_at(60))
+    session.reply(tokens_at(59), "toolu_a")
+    session.write({"type": "api-request-shape", "shape": shape})
+    stopped = {"type": "hook_stopped_continuation", "message": "enough"}
+    if not in_relay:
+        session.write({"type": "attachment", "attachment": stopped})
+    names = loaded(session, "PostToolUse", tool_use_id="toolu_a", tool_name="Bash")
+    assert "ultramon.hosts.claude_code.reader" in names
+    assert ("ultramon.hosts.calls.spending" in names) is in_relay
+    assert not names & {"ultramon.hosts.claude_code.attachments", "re"}
+    assert session.failures() == []
+
+
+def test_a_relay_reads_what_its_client_adds_without_patterns(session):
+    """An attachment counts nothing; it may begin the file, whose session it then names."""
+    done = subprocess.run(
+        [sys.executable, "-X", "importtime", "-I", "-S", "-c", f"""if True:
+            import sys
+            sys.path.insert(0, {os.path.dirname(os.path.dirname(ultramon.__file__))!r})
+            import {attachments.__name__}"""],
+        capture_output=True,
+        check=True,
+    )  # fmt: skip
+    names = {row.rpartition("|")[2].strip() for row in done.stderr.decode().splitlines()}
+    assert attachments.__name__ in names
+    assert not names & SLOW
 
 
 def test_where_returns_are_enforced_a_call_loads_more_only_at_that_level(session):

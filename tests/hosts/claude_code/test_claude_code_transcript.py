@@ -8,6 +8,8 @@ from helpers.transcript_lines import line, of, prompt, reply
 
 from ultramon.hosts.claude_code.reader import (
     identify,
+    is_beside_requests,
+    is_ignorable,
     looks_like_transcript,
     read_transcript,
 )
@@ -467,3 +469,13 @@ def test_what_requests_hold_beside_their_messages_is_one_record():
     assert standing.is_whole
     for wrong in (None, {}, {"tools": 3, "system": 4}):
         assert read({"type": "api-request-shape", "sessionId": "s", "shape": wrong}) == []
+
+
+@pytest.mark.parametrize(
+    ("kind", "is_beside"),
+    [("api-request-shape", True), ("summary", True), ("attachment", False), ("assistant", False)],
+)
+def test_lines_beside_requests_are_known_by_their_type(kind, is_beside):
+    """Whoever counts requests alone passes over them; a report reads what they hold."""
+    assert is_beside_requests(line({"type": kind})) is is_beside
+    assert is_ignorable(line({"type": kind})) is (kind == "summary")

@@ -389,7 +389,7 @@ def count_new(host: Host, path: str, spent: Spent, reserve: Reserve) -> None:
             raise ValueError(f"of {path} no relay stored what was read ({error!r})") from error
         if reader is None:
             return
-        for record in read_lines(whole_lines(stream), reader.read, reader.is_ignorable):
+        for record in read_lines(whole_lines(stream), reader.read, reader.is_beside_requests):
             if isinstance(record, (Report, Billed)) and name_of(record) not in known:
                 spent.add(record, reserve)
         spent.offset, spent.reader = stream.tell(), reader.memory()

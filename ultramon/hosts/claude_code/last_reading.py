@@ -7,7 +7,12 @@ from __future__ import annotations
 
 import os
 
-from ultramon.hosts.claude_code.reader import LineReader, error_of, refused_above
+from ultramon.hosts.claude_code.reader import (
+    LineReader,
+    error_of,
+    is_beside_requests,
+    refused_above,
+)
 from ultramon.hosts.transcripts.jsonl import (
     decode_object,
     object_in,
@@ -175,13 +180,14 @@ def _entries_from_end(
     Each line is yielded decoded, with its records, the error that it reports in the place of a
     reply, and where it ends.
     """
-    for entry, end in objects_from_end(fd, size, _MARKS):
+    for entry, end in objects_from_end(fd, size, _MARKS, is_beside_requests):
         if owner is not None and not owner.accept(entry.get("sessionId")):
             continue
         # One reader a line: each must be judged as if it were the first of its message.
         reader = LineReader(is_subagent)
         try:
-            records = list(reader.read(entry))
+            # Of an attachment only why a hook ended the turn is asked: no text of it is weighed.
+            records = [] if entry.get("type") == "attachment" else list(reader.read(entry))
             error = error_of(entry) if reader.owns(entry) else None
         except ValueError:
             continue  # not the host's own

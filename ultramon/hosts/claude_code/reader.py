@@ -49,7 +49,8 @@ if TYPE_CHECKING:
 
 _MESSAGE_TYPES = ("assistant", "user", "attachment", "system")
 _SHAPE = "api-request-shape"
-_READ_TYPE_BYTES = tuple(name.encode() for name in (*_MESSAGE_TYPES, _SHAPE))
+_MESSAGE_TYPE_BYTES = tuple(name.encode() for name in _MESSAGE_TYPES)
+_READ_TYPE_BYTES = (*_MESSAGE_TYPE_BYTES, _SHAPE.encode())
 _FILE_KEYS = ("file_path", "notebook_path")
 _INTERRUPTION = "[Request interrupted by user"
 _NO_PARENT = "none"
@@ -152,13 +153,22 @@ def is_ignorable(line: bytes) -> bool:
     Only the first key is looked at, with any white space JSON allows: searching the line for a
     spelling of the key would overlook the same JSON written with other spaces.
     """
+    return _has_other_type(line, _READ_TYPE_BYTES)
+
+
+def is_beside_requests(line: bytes) -> bool:
+    """Tell the same of a line that says nothing of a request, though much of its tools."""
+    return _has_other_type(line, _MESSAGE_TYPE_BYTES)
+
+
+def _has_other_type(line: bytes, types: tuple[bytes, ...]) -> bool:
     parts = line[:128].split(b'"', 4)
     return (
         len(parts) == 5
         and parts[1] == b"type"
         and parts[0].strip() == b"{"
         and parts[2].strip() == b":"
-        and parts[3] not in _READ_TYPE_BYTES
+        and parts[3] not in types
         and b"\\" not in parts[3]
         and line.rstrip().endswith(b"}")
     )
@@ -173,6 +183,7 @@ class LineReader(TranscriptReader):
     """
 
     is_ignorable = staticmethod(is_ignorable)
+    is_beside_requests = staticmethod(is_beside_requests)
 
     def __init__(self, sidechain: bool | None, memory: dict[str, Any] | None = None) -> None:
         self._sidechain = sidechain

@@ -71,6 +71,9 @@ class TranscriptReader:
 
     is_ignorable: Callable[[bytes], bool] = staticmethod(lambda line: False)
     """Tells cheaply, and never wrongly, that a line holds nothing for `read`."""
+    is_beside_requests: Callable[[bytes], bool] = staticmethod(lambda line: False)
+    """Tells the same of a line that says nothing of a `Report` or `Billed`, here or later: for who
+    counts requests alone."""
     held: tuple[Record, ...] = ()
     """What the next line may still change: the last records where no line follows."""
 

@@ -105,7 +105,10 @@ def lines_from_end(
 
 
 def objects_from_end(
-    fd: int, size: int, marks: tuple[bytes, ...]
+    fd: int,
+    size: int,
+    marks: tuple[bytes, ...],
+    is_ignorable: Callable[[bytes], bool] = lambda line: False,
 ) -> Generator[tuple[dict[str, Any], int]]:
     """Yield the objects in lines with one of these marks, last first, each with where it ends.
 
@@ -115,6 +118,7 @@ def objects_from_end(
         fd: The file; closed when the last object was taken, or the iterator is given up.
         size: Where to begin, in bytes.
         marks: Texts of which a line that may hold a fact has one.
+        is_ignorable: Tells cheaply, and never wrongly, that a line with a mark holds none.
     """
 
     def may_matter(text: bytes) -> bool:
@@ -122,6 +126,8 @@ def objects_from_end(
 
     try:
         for line, end in islice(lines_from_end(fd, size, may_matter), MAX_LINES):
+            if is_ignorable(line):
+                continue
             try:
                 entry = decode_object(line)
             except ValueError:
