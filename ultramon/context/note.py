@@ -19,6 +19,8 @@ if TYPE_CHECKING:
     from ultramon.context.ladder import ResolvedLadder
 
 MAX_CRITICAL_NOTE_CHARS = 500
+NOTE_HEADING, NOTE_END = "Context window: ", "Your instructions are unchanged."
+"""What a note begins with, and its last sentence."""
 _AFFORDANCE = "What is only in this conversation can be kept by writing it to a file."
 
 
@@ -76,7 +78,7 @@ def write_note(
         held += f", {source} {clock_time(at, now)}"
     if has_token_budget:
         held += "; the session's token budget is another number"
-    parts = [f"Context window: {held}."]
+    parts = [f"{NOTE_HEADING}{held}."]
     if is_assumed:
         parts.append("The limit is assumed: no model named.")
     if limit_tokens is not None:
@@ -89,7 +91,7 @@ def write_note(
         parts.append(_AFFORDANCE)
     if critical_note and action in (note_from, FORCE_RETURN):
         parts.append(critical_note)
-    parts.append("Your instructions are unchanged.")
+    parts.append(NOTE_END)
     return " ".join(part for part in parts if part)
 
 

@@ -6,6 +6,7 @@ import pytest
 from helpers import DATA
 from helpers.transcript_lines import line, of, prompt, reply
 
+from ultramon.context.note import write_note
 from ultramon.hosts.claude_code.reader import (
     identify,
     is_beside_requests,
@@ -15,6 +16,7 @@ from ultramon.hosts.claude_code.reader import (
 )
 from ultramon.hosts.transcripts.records import Boundary, Broken, Content, Overflow, Report, Returned
 
+NOTE = write_note(9, 10, reading=("usage", 0.0), now=1.0)
 RECORDED = DATA / "captures" / "claude-code-2.1.330"
 R1_SUBAGENT = "a1e58397a453a09b2"
 
@@ -445,7 +447,7 @@ def test_what_the_client_adds_has_the_source_that_it_came_from():
             attached("agent_listing_delta", "- reviewer"),
             attached("hook_success", command=launcher, stdout=said),
             attached("hook_additional_context", content=["Tests are red."]),
-            attached("hook_additional_context", content=["Context window: 9 of 10 tokens."]),
+            attached("hook_additional_context", content=[NOTE]),
             attached("hook_additional_context", content=["Lint is red."]),
         ),
     )  # fmt: skip

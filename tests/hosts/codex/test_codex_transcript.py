@@ -8,6 +8,7 @@ from helpers.program import run
 from hypothesis import given
 from hypothesis import strategies as st
 
+from ultramon.context.note import write_note
 from ultramon.hosts.claude_code import reader as claude_code
 from ultramon.hosts.codex.reader import identify, looks_like_transcript, read_transcript
 from ultramon.hosts.codex.transcripts import TRANSCRIPTS
@@ -29,6 +30,8 @@ COMPACTED = ROLLOUT.with_name("rollout_compact.jsonl")
 OVERFLOWED = ROLLOUT.with_name("rollout_overflow.jsonl")
 THREAD = "01a1ffcf-40b5-7480-93ab-5556befda115"
 AT = "2026-11-21T20:32:15.064Z"
+
+NOTE = write_note(180_000, 258_400, reading=("usage", 0.0), now=1.0)
 
 
 def line(kind, payload, **style):
@@ -55,6 +58,9 @@ def token_count(last, total, window_tokens=258_400):
 def usage_record(input_tokens, response_id="resp_1"):
     """A token_usage_record line."""
     return line("token_usage_record", {"response_id": response_id, "usage": usage(input_tokens)})
+
+
+NOTE = write_note(180_000, 258_400, reading=("usage", 0.0), now=1.0)
 
 
 def read(*lines):
@@ -331,8 +337,8 @@ def test_what_the_client_adds_has_the_source_that_it_came_from():
         message("developer", "<skills_instructions>\n- deploy", "<permissions instructions>\nAll."),
         message("user", files, "<environment_context>\n</environment_context>"),
         message("user", f"{heading}Run the tests.\n</INSTRUCTIONS>"),
-        message("developer", "Context window: 180,000 of 258,400 tokens (70 %)."),
-        message("user", "Fix the bug."),
+        message("developer", NOTE),
+        message("user", "Context window: 8k is too small for this log. Fix the bug."),
     )
     contents = of(Content, records)
     assert [(one.source, one.by_host) for one in contents] == [

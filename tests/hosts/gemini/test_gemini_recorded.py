@@ -8,6 +8,7 @@ from helpers.gemini_session import GeminiRun, GeminiSession
 from helpers.recorded_run import HOSTILE_BYTES, in_epoch
 
 from ultramon.hosts.calls.hosted_agent import CUT_TURN
+from ultramon.hosts.gemini.dialect import DIALECT
 from ultramon.system.timestamps import format_time
 
 PLAIN = "d7075450-8cca-45e6-8220-530887e2e90a"
@@ -146,6 +147,14 @@ def test_a_question_is_a_wait_until_the_tool_has_run(tmp_path, kind, asked, wait
     session.run(base | {"hook_event_name": "AfterTool", "tool_name": "run_shell_command"})
     record = session.record("s")
     assert (record.phase, record.extra["gemini"].get("waitsFor")) == ("working", None)
+
+
+@pytest.mark.parametrize("asked", ["Context window: what is it?", "[ultramon] crashed. Why?"])
+def test_a_prompt_is_what_stands_behind_the_texts_of_hooks(asked):
+    """However it begins: only what is marked is a hook's."""
+    prompt = f"<hook_context>[ultramon] Two messages.</hook_context>\n{asked}"
+    payload = {"session_id": "s", "hook_event_name": "BeforeAgent", "prompt": prompt}
+    assert DIALECT.read_event(payload, {}).prompt == asked
 
 
 HOSTILE = [

@@ -14,7 +14,12 @@ if TYPE_CHECKING:
 
 _HOOK_TAG, _HOOK_END = "<hook_context>", "</hook_context>"
 # Beginnings of what ultramon's hooks say.
-_OWN = ("Context window", "[ultramon]", "The user runs this job as a relay", RULES_HEADING)
+_OWN = (
+    "Context window compacted at ",
+    "[ultramon] ",
+    "The user runs this job as a relay, and this context hands over now",
+    RULES_HEADING,
+)
 _SKILL = "skill"
 """Codex adds one so."""
 
@@ -47,7 +52,11 @@ def goal_in(text: str) -> str:
 
 def is_ultramons(text: str) -> bool:
     """Return whether a text for a conversation is one that ultramon's hooks write."""
-    return text.startswith(_OWN)
+    from ultramon.context.note import NOTE_END, NOTE_HEADING
+
+    # A person may well begin with the heading, but not end so.
+    is_note = text.startswith(NOTE_HEADING) and NOTE_END in text
+    return is_note or text.startswith(_OWN)
 
 
 def split_prompt(text: str, usual: str) -> Iterator[tuple[str, str]]:
@@ -57,16 +66,25 @@ def split_prompt(text: str, usual: str) -> Iterator[tuple[str, str]]:
         text: Of the message, or of a part of it.
         usual: The source of what is no hook's.
     """
+    marked, rest = _marked(text)
+    for said in marked:
+        yield said, ULTRAMON if is_ultramons(said.lstrip()) else HOOKS
+    if rest:
+        yield rest, ULTRAMON if is_ultramons(rest) else usual
+
+
+def without_hook_texts(text: str) -> str:
+    """Return a prompt without what hooks have put in front of it, each between two marks."""
+    return _marked(text)[1]
+
+
+def _marked(text: str) -> tuple[list[str], str]:
+    """Return the texts of hooks that a message begins with, and what stands behind them."""
+    marked: list[str] = []
     while text.startswith(_HOOK_TAG):
         said, found, rest = text.removeprefix(_HOOK_TAG).partition(_HOOK_END)
         if not found:
             break
-        yield said, ULTRAMON if is_ultramons(said.lstrip()) else HOOKS
+        marked.append(said)
         text = rest.lstrip("\n")
-    if text:
-        yield text, ULTRAMON if is_ultramons(text) else usual
-
-
-def without_hook_texts(text: str) -> str:
-    """Return a prompt without what hooks have put in front of it."""
-    return "".join(said for said, source in split_prompt(text, "user") if source == "user")
+    return marked, text
