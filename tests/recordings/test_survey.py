@@ -13,6 +13,7 @@ from helpers.planted_transcripts import (
     Machine,
     boundary,
     busy_machine,
+    held_beside,
     read_file,
     returned,
     used,
@@ -230,6 +231,22 @@ def test_an_anonymous_survey_names_nothing(tmp_path):
     assert '"project 1"' in hidden
     again = anonymous(known)
     assert [one.share_ratio for one in again.by_file] == [one.share_ratio for one in known.by_file]
+
+
+def test_what_stands_in_requests_is_anonymous_by_its_kind(tmp_path):
+    """A server with a plain name and a file of instructions are their user's, in each list."""
+    machine = busy_machine(tmp_path)
+    beside = held_beside("/home/dev/shop", "2026-11-21T20:28:51Z", servers=("acme",))
+    machine.write(SESSION[:-1] + "9", prompt("Look."), *beside, used("m9d", 14_000))
+    known = surveyed(machine)
+    listed = {one.name for one in known.by_source}, {one.source for one in known.by_standing}
+    for names in listed:
+        assert {"mcp:acme", "memory:/home/dev/shop/CLAUDE.md", "system"} <= names
+    found = anonymous(known)
+    assert "acme" not in found.model_dump_json()
+    for names in ({one.name for one in found.by_source}, {one.source for one in found.by_standing}):
+        kinds = {name.partition(" ")[0] for name in names if name is not None}
+        assert {"mcp:other", "memory:other", "system"} <= kinds
 
 
 def test_an_id_that_may_be_a_name_is_numbered(tmp_path):

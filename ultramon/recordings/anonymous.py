@@ -6,6 +6,8 @@ import os
 import re
 from typing import TYPE_CHECKING
 
+from ultramon.hosts.transcripts.records import MCP, MEMORY
+
 if TYPE_CHECKING:
     from collections.abc import Callable
 
@@ -97,6 +99,8 @@ def _numbered(
 
 def _hidden_source(name: str, number: int) -> str | None:
     """Hide what is not a plain word: tools of servers carry the names that their users chose."""
+    if name.startswith((MCP, MEMORY)):
+        return _hidden_part(name, number)
     kind, _, tool = name.partition(":")
     # Tools of MCP servers are named `mcp__server__tool`, by their users.
     if tool.isascii() and tool.replace("_", "").isalnum() and "__" not in tool:
