@@ -14,11 +14,12 @@ from helpers.planted_transcripts import (
 )
 
 from ultramon import ContextConfig
+from ultramon.context.tracker import OTHER
 from ultramon.prices.price_list import PriceList
 from ultramon.recordings.clients import client_files
 from ultramon.recordings.index import TranscriptIndex
 from ultramon.recordings.memory_files import MemoryFiles
-from ultramon.recordings.standing import FIRST, StandingPart, StandingSums
+from ultramon.recordings.standing import FIRST, MAX_PARTS, StandingPart, StandingSums
 from ultramon.recordings.survey import survey
 from ultramon.testing import FakeClock
 
@@ -73,6 +74,26 @@ def test_the_count_of_the_provider_is_shared_out_where_it_can_be(tokens, scale):
     sums.finish()
     expected = 100.0 * scale if scale and scale < 1.7 else 100.0
     assert rows["system"] == [pytest.approx(expected), 1, expected != 100.0]
+
+
+def test_the_sources_of_one_transcript_are_bounded():
+    """What is beyond them is counted as one, and a long name is cut as in the other lists."""
+    rows = {}
+    sums = StandingSums(rows)
+    for at in range(50):
+        sums.replace([(f"mcp:{at}-{one}", 10.0) for one in range(100)], is_whole=True)
+        for one in range(100):
+            sums.say(f"memory:/{at}/{one}{'x' * 500}", 1.0)
+        sums.begin(1_100, 100.0, 0.0)
+        sums.count()
+        sums.close_window()
+    sums.finish()
+    assert len(rows) <= MAX_PARTS + 1
+    assert len(str(sums.memory())) < 10_000
+    assert max(map(len, rows)) <= 400
+    held = sum(row[0] for name, row in rows.items() if name != FIRST)
+    assert held == pytest.approx(50 * 1_100.0)
+    assert rows[OTHER][2] is True, "all of it is recorded"
 
 
 def test_sums_continue_where_they_stopped():

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from ultramon.context.tracker import OTHER
 from ultramon.hosts.transcripts.records import MCP, MEMORY
 from ultramon.hosts.transcripts.records import STANDING_SOURCES as SOURCES
 
@@ -16,6 +17,8 @@ if TYPE_CHECKING:
 FIRST = "first"
 """In place of a source: all that the first request held before a person's first word."""
 MAX_PARTS = 64
+"""Sources of one transcript that are kept apart; what is beyond them counts as `OTHER`."""
+_MAX_NAME_CHARS = 400
 # A count of the provider that is further above the estimate says that texts are missing.
 _MOST_SCALE = 1.7
 
@@ -23,6 +26,14 @@ _MOST_SCALE = 1.7
 def is_standing(source: str) -> bool:
     """Return whether a source is beside the conversation."""
     return source in SOURCES or source.startswith((MCP, MEMORY))
+
+
+def add_tokens(counts: dict[str, float], name: str, tokens: float, most: int) -> None:
+    """Add tokens to a name; beyond so many names to `OTHER`."""
+    name = name[:_MAX_NAME_CHARS]
+    if name not in counts and len(counts) >= most:
+        name = OTHER
+    counts[name] = counts.get(name, 0) + tokens
 
 
 class StandingPart(NamedTuple):
@@ -85,17 +96,20 @@ class StandingSums:
         """Take what each request holds beside its messages from here on."""
         found: dict[str, float] = {}
         for source, tokens in parts:
-            found[source] = found.get(source, 0.0) + tokens
+            add_tokens(found, source, tokens, MAX_PARTS)
         for source in {*found, *self._beside}:
             if found.get(source) != self._beside.get(source):
                 self._settle(source)
-        self._beside, self._is_whole = dict(list(found.items())[:MAX_PARTS]), is_whole
+        self._beside, self._is_whole = found, is_whole
+        self._forget()
 
     def say(self, source: str, tokens: float) -> None:
         """Take a text that came among the messages."""
-        if source in self._said or len(self._said) < MAX_PARTS:
-            self._settle(source)
-            self._said[source] = self._said.get(source, 0.0) + tokens
+        source = source[:_MAX_NAME_CHARS]
+        if source not in self._said and len(self._said) >= MAX_PARTS:
+            source = OTHER
+        self._settle(source)
+        add_tokens(self._said, source, tokens, MAX_PARTS)
 
     @property
     def is_begun(self) -> bool:
@@ -128,6 +142,7 @@ class StandingSums:
         for source in self._said:
             self._settle(source)
         self._said = {}
+        self._forget()
 
     def finish(self) -> None:
         """Add up what the last requests held."""
@@ -141,6 +156,13 @@ class StandingSums:
         tokens = self._beside.get(source, 0.0) + self._said.get(source, 0.0)
         requests = self._requests - since
         if tokens and requests:
+            if source not in self._sums and len(self._sums) >= MAX_PARTS:
+                source = OTHER
             row = self._sums.setdefault(source, [0.0, 0, self._scale is not None])
             row[0] += tokens * (self._scale or 1.0) * requests
             row[1] += requests
+
+    def _forget(self) -> None:
+        """Forget the sources that no window holds now: before one comes back it is settled."""
+        held = {*self._beside, *self._said}
+        self._since = {source: at for source, at in self._since.items() if source in held}

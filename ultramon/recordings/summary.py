@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from ultramon.context.estimator import estimate_tokens, family_for_model
 from ultramon.context.token_usage import TokenUsage
-from ultramon.context.tracker import FALL_RATIO, OTHER, REPLY
+from ultramon.context.tracker import FALL_RATIO, REPLY
 from ultramon.hosts.transcripts.prompts import is_host_text
 from ultramon.hosts.transcripts.records import (
     Billed,
@@ -28,7 +28,7 @@ from ultramon.hosts.transcripts.records import (
 from ultramon.recordings.reply_keys import COMPACTION, MAX_KEYS, reply_key
 from ultramon.recordings.series import Series
 from ultramon.recordings.spending import SpendingSums, quarter_of
-from ultramon.recordings.standing import StandingSums, is_standing
+from ultramon.recordings.standing import StandingSums, add_tokens, is_standing
 from ultramon.recordings.usage import (
     MAYBE_READ_AGAIN,
     PLAN_HIT,
@@ -346,10 +346,10 @@ class Summarizer:
             # Copied with the window, it is counted where that one began.
             beside = {} if self._inherited else self._standing.beside
             for source, tokens in beside.items():
-                _add(parts, source, tokens, _MAX_SOURCES)
+                add_tokens(parts, source, tokens, _MAX_SOURCES)
             held = sum(self._report) + self._text_tokens
             explained = self._inherited + sum(parts.values())
-            _add(parts, UNRECORDED, max(0.0, held - explained), _MAX_SOURCES)
+            add_tokens(parts, UNRECORDED, max(0.0, held - explained), _MAX_SOURCES)
         return parts
 
     def finish(self) -> TranscriptSummary:
@@ -405,7 +405,7 @@ class Summarizer:
         self._report = tokens, report.output_tokens
         self._text_tokens = 0.0
         self._series.add(tokens)
-        _add(self._by_source, REPLY, report.output_tokens, _MAX_SOURCES)
+        add_tokens(self._by_source, REPLY, report.output_tokens, _MAX_SOURCES)
         summary.last_tokens = tokens + report.output_tokens
         summary.has_ended_in_overflow = False
 
@@ -489,9 +489,9 @@ class Summarizer:
         tokens = self._estimate(content.text)
         self._text_tokens += tokens
         self._say(content, tokens)
-        _add(self._by_source, content.source, tokens, _MAX_SOURCES)
+        add_tokens(self._by_source, content.source, tokens, _MAX_SOURCES)
         if content.file is not None:
-            _add(self._summary.tokens_by_file, content.file, tokens, _MAX_FILES)
+            add_tokens(self._summary.tokens_by_file, content.file, tokens, _MAX_FILES)
 
     def _take_copied_text(self, content: Content) -> None:
         """Take what a copied text says of later requests; what it brought is counted elsewhere."""
@@ -503,7 +503,7 @@ class Summarizer:
             tokens = self._estimate(content.text)
             self._say(content, tokens)
             if is_first:  # only until the first reply, which is copied too
-                _add(self._by_source, content.source, tokens, _MAX_SOURCES)
+                add_tokens(self._by_source, content.source, tokens, _MAX_SOURCES)
 
     def _say(self, content: Content, tokens: float) -> None:
         if is_standing(content.source):
@@ -538,12 +538,12 @@ class Summarizer:
         if len(self._compacted_at) < MAX_POINTS:
             self._compacted_at.append(self._series.count)
         if tokens_after:
-            _add(self._by_source, SUMMARY, tokens_after, _MAX_SOURCES)
+            add_tokens(self._by_source, SUMMARY, tokens_after, _MAX_SOURCES)
 
     def _close_window(self) -> None:
         """Add up what filled the window that ends here."""
         for source, tokens in self.present_window().items():
-            _add(self._summary.tokens_by_source, source, tokens, _MAX_SOURCES)
+            add_tokens(self._summary.tokens_by_source, source, tokens, _MAX_SOURCES)
         self._by_source, self._user_tokens = {}, 0.0
         self._standing.close_window()
         self._report, self._text_tokens, self._inherited = None, 0.0, 0
@@ -558,11 +558,3 @@ def _opening(text: str) -> str | None:
     """Return the first line of a prompt that a person wrote, cut; None where it is the host's."""
     line = next((line for line in text.split("\n") if line.strip()), "").strip()
     return line[:MAX_OPENING_CHARS] if line and not is_host_text(line) else None
-
-
-def _add(counts: dict[str, float], name: str, tokens: float, most: int) -> None:
-    """Add tokens to a name; beyond so many names to `OTHER`."""
-    name = name[:_MAX_NAME_CHARS]
-    if name not in counts and len(counts) >= most:
-        name = OTHER
-    counts[name] = counts.get(name, 0) + tokens
