@@ -1,6 +1,7 @@
 """The transcript of Claude Code is read as recorded, whatever its spelling."""
 
 import json
+import time
 
 import pytest
 from helpers import DATA
@@ -14,7 +15,15 @@ from ultramon.hosts.claude_code.reader import (
     looks_like_transcript,
     read_transcript,
 )
-from ultramon.hosts.transcripts.records import Boundary, Broken, Content, Overflow, Report, Returned
+from ultramon.hosts.transcripts.records import (
+    Boundary,
+    Broken,
+    Content,
+    Overflow,
+    Report,
+    Returned,
+    Standing,
+)
 
 NOTE = write_note(9, 10, reading=("usage", 0.0), now=1.0)
 RECORDED = DATA / "captures" / "claude-code-2.1.330"
@@ -481,3 +490,41 @@ def test_lines_beside_requests_are_known_by_their_type(kind, is_beside):
     """Whoever counts requests alone passes over them; a report reads what they hold."""
     assert is_beside_requests(line({"type": kind})) is is_beside
     assert is_ignorable(line({"type": kind})) is (kind == "summary")
+
+
+@pytest.mark.parametrize(
+    ("sidechain", "own", "fields", "is_own"),
+    [
+        (False, {}, {"sessionId": "s"}, True),
+        (False, {}, {"sessionId": "s", "agentId": "a1"}, False),
+        (False, {}, {"sessionId": "another"}, False),
+        (True, {"agentId": "a1"}, {"sessionId": "s", "agentId": "a1"}, True),
+        (True, {"agentId": "a1"}, {"sessionId": "s", "agentId": "a2"}, False),
+        (None, {}, {"sessionId": "s"}, True),
+    ],
+)
+def test_what_the_requests_of_another_agent_hold_is_not_this_ones(sidechain, own, fields, is_own):
+    """Of a subagent, or of a session that has written into the same file."""
+    shape = {"type": "api-request-shape", "shape": {"system": "You help."}} | fields
+    first = prompt("Hi.", sessionId="s", isSidechain=bool(sidechain), parentUuid=None) | own
+    other = prompt("Hi.", sessionId="another", isSidechain=bool(sidechain), parentUuid=None) | own
+    entries = [line(one) for one in (first, other, shape)]
+    found = of(Standing, list(read_transcript(entries, sidechain=sidechain)))
+    assert bool(found) is is_own
+
+
+@pytest.mark.parametrize("name", [None, 7, ["/a"], {"a": 1}, ""])
+def test_a_file_without_a_name_is_of_an_unknown_one(name):
+    """Its text was in the window all the same."""
+    files = [{"path": name, "content": "Be brief."}]
+    (content,) = of(Content, read(attached("instructions", files=files)))
+    assert (content.source, content.text) == ("memory:unknown", "Be brief.")
+
+
+def test_an_attachment_of_many_parts_is_read_in_time():
+    """Each part would be searched in all that was shown: over a minute for these 18 MB."""
+    files = [{"path": str(at), "content": "unseen"} for at in range(20_000)]
+    began = time.process_time()
+    contents = of(Content, read(attached("instructions", "shown " * 3_000_000, files=files)))
+    assert len(contents) == 20_000
+    assert time.process_time() - began < 10

@@ -38,6 +38,8 @@ _SOURCES = {
 }
 _TOOL_PREFIX = "mcp__"
 _KEY_CHARS = 200
+# Each of them is searched in all that was shown: a line may hold 64 MB.
+_MOST_PARTS = 64
 _LAUNCHER = "ultramon-hook"
 """Ends the name of the program that hooks of ultramon are."""
 
@@ -120,13 +122,13 @@ def _said(stdout: object) -> str:
 def _parts(kind: str, key: str, found: object, shown: str, at: float | None) -> Iterable[Record]:
     """Return the parts of an attachment by name; the last with the words around all of them."""
     texts = [
-        (f"{kind}{one.get(key)}", text)
+        (f"{kind}{text_or_none(one.get(key)) or 'unknown'}", text)
         for one in (found if isinstance(found, list) else ())
         if isinstance(one, dict) and (text := text_of(one.get("content"), TEXT_KEYS))
     ]
     # What the model is shown around each of them is some sentences, once.
     around = shown
-    for _, text in texts:
+    for _, text in texts[:_MOST_PARTS]:
         around = around.replace(text.strip(), "", 1)
     if texts and around.strip():
         texts[-1] = (texts[-1][0], f"{texts[-1][1]}\n{around}")

@@ -240,6 +240,8 @@ class LineReader(TranscriptReader):
         """Return the facts of one line; raise ValueError when it makes no sense."""
         kind = entry.get("type")
         if kind == _SHAPE:
+            if not self._owns_shape(entry):
+                return ()
             from ultramon.hosts.claude_code.attachments import read_shape
 
             return read_shape(entry)
@@ -268,6 +270,15 @@ class LineReader(TranscriptReader):
         if self._sidechain and sidechain and self.agent_id is None:
             self.agent_id = agent_id
         return sidechain == self._sidechain and (not sidechain or agent_id == self.agent_id)
+
+    def _owns_shape(self, entry: JsonObject) -> bool:
+        """Tell whether requests of this agent are meant: such a line is in no chain of messages."""
+        if entry.get("sessionId") in self._others:
+            return False
+        agent_id = text_or_none(entry.get("agentId"))
+        if self._sidechain and self.agent_id is not None:
+            return agent_id in (None, self.agent_id)
+        return agent_id is None or self._sidechain is not False
 
     def _read_reply(self, entry: JsonObject, at: float | None) -> list[Record]:
         message = _message(entry)
