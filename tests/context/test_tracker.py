@@ -200,6 +200,23 @@ def test_an_estimate_never_makes_a_report_look_like_a_fall():
     assert not made.report(10_000)
 
 
+def test_what_is_given_to_stand_in_every_window_is_not_calibrated():
+    """It is counted, not estimated: a window that was emptied holds just so much."""
+    made = ContextTracker("chars/4", {"system": 10_000, "tools": 5_000})
+    assert made.tokens == 15_000
+    made.report(16_000)
+    made.add("x" * 40_000)
+    made.report(36_000)
+    assert made.calibration == pytest.approx(1.5)
+    made.start_epoch()
+    assert made.tokens == 15_000
+    made.add("x" * 4_000)
+    assert made.tokens == 16_500
+    second = ContextTracker("chars/4", {"system": 10_000, "tools": 5_000})
+    second.restore(saved(made))
+    assert second.tokens == made.tokens
+
+
 def test_an_epoch_keeps_the_calibration_and_nothing_else():
     """How texts tokenize does not change when a window is emptied."""
     made = reported_growth(1_000, 2_000)

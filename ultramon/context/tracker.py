@@ -106,8 +106,9 @@ class ContextTracker:
         self._reply_tokens = 0
         self.cumulative_chars = 0
         self.by_source: dict[str, float] = dict(self._standing or {})
-        # What a compaction says it left includes it.
-        self._estimate = 0.0 if tokens_after is not None else sum(self.by_source.values())
+        # What a compaction says it left includes it. Given, not estimated: it is not calibrated.
+        standing = 0.0 if tokens_after is not None else sum(self.by_source.values())
+        self._estimate = standing / self.calibration
 
     def add(self, text: str, source: str | None = None) -> float:
         """Count text that entered the window.
