@@ -233,3 +233,7 @@ def test_the_last_event_about_the_plan_is_kept():
     lines = [first.encode(), last.encode(), result()]
     assert read_outcome(lines, 0).plan == (("five_hour", 0.4, 9),)
     assert read_outcome([first.encode(), result()], 0).plan == ()
+    # One that names no limit takes back nothing.
+    assert read_outcome([last.encode(), first.encode(), result()], 0).plan == (
+        ("five_hour", 0.4, 9),
+    )

@@ -251,9 +251,10 @@ class StreamReader:
             self._usage_limit = ProviderLimit(USAGE, as_number(info.get("resetsAt")))
         windows = as_object(info.get("unifiedWindows"))
         found = ((name, as_object(windows.get(name))) for name in (FIVE_HOURS, SEVEN_DAYS))
-        self._plan = tuple(
+        plan = tuple(
             (name, one.get("utilization"), one.get("resetsAt")) for name, one in found if one
         )
+        self._plan = plan or self._plan
 
     def outcome(self, exit_code: int | None, skipped: int) -> ContextOutcome:
         """Return the outcome of what was taken; so many lines were skipped."""
