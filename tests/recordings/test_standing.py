@@ -1,5 +1,7 @@
 """What stands in every request of a transcript, and of many."""
 
+import os
+
 import pytest
 from helpers.planted_transcripts import (
     OTHER,
@@ -200,3 +202,30 @@ def test_a_fork_holds_what_its_first_request_held_and_not_the_conversation(tmp_p
     assert (
         entered["system"] == {one.name: one.estimated_tokens for one in alone.by_source}["system"]
     )
+
+
+def test_files_that_a_session_records_are_not_looked_up_beside_them(tmp_path):
+    """Else one file would count twice, or as it is now, where no request's shape is recorded."""
+    project = tmp_path / "shop"
+    project.mkdir()
+    project.joinpath("CLAUDE.md").write_text("Rewritten since. " * 4_000)
+    machine = Machine(tmp_path / "machine")
+    instructions, _ = held_beside(str(project), AT)
+    machine.write(SESSION, prompt("Look."), instructions, used("m1", 12_000), project=str(project))
+    found = surveyed(machine, memory_files=MemoryFiles(machine.environ))
+    assert parts_of(found) == parts_of(surveyed(machine))
+    assert f"memory:{project}/CLAUDE.md" in parts_of(found)
+
+
+def test_a_link_to_a_file_of_instructions_is_read_and_what_is_no_file_is_not(tmp_path):
+    """As the host reads it; a pipe would wait for a writer, and a loop leads nowhere."""
+    project = tmp_path / "shop"
+    project.mkdir()
+    project.joinpath("AGENTS.md").write_text("Run the tests. " * 100)
+    project.joinpath("CLAUDE.md").symlink_to("AGENTS.md")
+    project.joinpath("CLAUDE.local.md").symlink_to("CLAUDE.local.md")
+    os.mkfifo(tmp_path / "CLAUDE.md")
+    files = MemoryFiles({"CLAUDE_CONFIG_DIR": str(tmp_path)})
+    ((path, tokens),) = files("claude-code", str(project))
+    assert path == str(project / "CLAUDE.md")
+    assert tokens > 200

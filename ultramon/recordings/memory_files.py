@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from contextlib import suppress
 from typing import TYPE_CHECKING
 
@@ -40,7 +41,8 @@ class MemoryFiles:
         if path not in self._tokens:
             text = ""
             with suppress(OSError, ValueError):
-                fd, _ = open_transcript(path)
+                # A host follows a link, as from CLAUDE.md to AGENTS.md.
+                fd, _ = open_transcript(os.path.realpath(path))
                 with open(fd, "rb") as stream:
                     text = stream.read(_MAX_BYTES).decode("utf-8", "replace")
             self._tokens[path] = round(estimate_tokens(text)) if text else 0

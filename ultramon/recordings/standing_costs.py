@@ -91,7 +91,8 @@ def standing_costs(
         first = parts.pop(FIRST, None)
         if first is None or not summary.reports:
             continue
-        if memory_files is not None and SYSTEM not in parts:
+        is_recorded = SYSTEM in parts or any(name.startswith(MEMORY) for name in parts)
+        if memory_files is not None and not is_recorded:
             for path, tokens in memory_files(summary.host, agent.project):
                 held = StandingPart(tokens * summary.reports, summary.reports, False)
                 parts[f"{MEMORY}{path}"] = held
