@@ -1,5 +1,6 @@
 """What stands in every request of a transcript, and of many."""
 
+import json
 import os
 
 import pytest
@@ -76,6 +77,45 @@ def test_the_count_of_the_provider_is_shared_out_where_it_can_be(tokens, scale):
     sums.finish()
     expected = 100.0 * scale if scale and scale < 1.7 else 100.0
     assert rows["system"] == [pytest.approx(expected), 1, expected != 100.0]
+
+
+def test_a_rewind_leaves_what_came_with_the_first_messages():
+    """What a hook said later is gone; what is said again takes the place of what was there."""
+    rows = {}
+    sums = StandingSums(rows)
+    for source in ("skills", "memory:/a", "hooks"):
+        sums.say(source, 10.0)
+    sums.begin(500, 30.0, 0.0)
+    sums.count()
+    sums.close_window(is_rewound=True)
+    sums = StandingSums(rows, json.loads(json.dumps(sums.memory())))
+    sums.say("skills", 15.0)
+    sums.say("skills", 5.0)
+    sums.count()
+    sums.close_window()
+    sums.count()
+    sums.finish()
+    held = {name: row[:2] for name, row in rows.items() if name != FIRST}
+    assert held == {"skills": [30.0, 2], "memory:/a": [20.0, 2], "hooks": [10.0, 1]}
+
+
+def test_a_session_that_was_rewound_holds_its_instructions_all_the_same(tmp_path):
+    """They came with the first messages, which were not taken back."""
+    machine = Machine(tmp_path)
+    instructions, shape = held_beside("/home/dev/shop", AT)
+    chain = [
+        prompt("Look.", uuid="p1", parentUuid=None), instructions, shape,
+        used("m1", 14_000, uuid="a1", parentUuid="p1"),
+        prompt("More.", uuid="p2", parentUuid="a1"),
+        used("m2", 150_000, uuid="a2", parentUuid="p2"),
+        prompt("Other.", uuid="p3", parentUuid="a1"),
+        used("m3", 15_000, uuid="a3", parentUuid="p3"),
+    ]  # fmt: skip
+    machine.write(SESSION, *chain)
+    found = surveyed(machine)
+    assert found.compactions == 0
+    memory = parts_of(found)["memory:/home/dev/shop/CLAUDE.md"]
+    assert memory.request_tokens == pytest.approx(3 * memory.tokens, abs=3)
 
 
 def test_the_sources_of_one_transcript_are_bounded():

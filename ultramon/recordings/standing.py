@@ -8,12 +8,14 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from ultramon.context.tracker import OTHER
-from ultramon.hosts.transcripts.records import MCP, MEMORY
+from ultramon.hosts.transcripts.records import HOOKS, MCP, MEMORY, ULTRAMON
 from ultramon.hosts.transcripts.records import STANDING_SOURCES as SOURCES
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
+LATER = (ULTRAMON, HOOKS)
+"""Sources of what comes in the middle of a conversation: it is no part of its first request."""
 FIRST = "first"
 """In place of a source: all that the first request held before a person's first word."""
 MAX_PARTS = 64
@@ -65,6 +67,8 @@ class StandingSums:
         """Tokens of what is no message: it outlives a compaction."""
         self._said: dict[str, float] = {}
         """Tokens of what stands among the messages of the present window."""
+        self._rewound: list[str] = []
+        """Sources of these from before a rewind: a text that comes again takes their place."""
         self._is_whole = self._is_begun = False
         self._scale: float | None = None
         self._since: dict[str, int] = {}
@@ -72,7 +76,7 @@ class StandingSums:
         if memory is not None:
             self._beside, self._said = memory["beside"], memory["said"]
             self._is_whole, self._scale = memory["isWhole"], memory["scale"]
-            self._is_begun = memory["isBegun"]
+            self._is_begun, self._rewound = memory["isBegun"], memory["rewound"]
             self._since, self._requests = memory["since"], memory["requests"]
 
     def memory(self) -> dict[str, Any]:
@@ -80,6 +84,7 @@ class StandingSums:
         return {
             "beside": self._beside,
             "said": self._said,
+            "rewound": self._rewound,
             "isWhole": self._is_whole,
             "isBegun": self._is_begun,
             "scale": self._scale,
@@ -109,6 +114,9 @@ class StandingSums:
         if source not in self._said and len(self._said) >= MAX_PARTS:
             source = OTHER
         self._settle(source)
+        if source in self._rewound:
+            self._rewound.remove(source)
+            del self._said[source]
         add_tokens(self._said, source, tokens, MAX_PARTS)
 
     @property
@@ -137,11 +145,17 @@ class StandingSums:
         """Take one more request."""
         self._requests += 1
 
-    def close_window(self) -> None:
-        """Let the messages be gone, as after a compaction."""
+    def close_window(self, *, is_rewound: bool = False) -> None:
+        """Let the messages be gone, as after a compaction.
+
+        Args:
+            is_rewound: Whether a person took back the last ones: what came with the first ones
+                stays.
+        """
         for source in self._said:
             self._settle(source)
-        self._said = {}
+        kept = [source for source in self._said if source not in LATER] if is_rewound else []
+        self._said, self._rewound = {source: self._said[source] for source in kept}, kept
         self._forget()
 
     def finish(self) -> None:

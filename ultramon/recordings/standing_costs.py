@@ -8,14 +8,12 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from ultramon.hosts.transcripts.records import (
     AGENTS,
-    HOOKS,
     MCP,
     MEMORY,
     SKILLS,
     SYSTEM,
-    ULTRAMON,
 )
-from ultramon.recordings.standing import FIRST, StandingPart
+from ultramon.recordings.standing import FIRST, LATER, StandingPart
 from ultramon.recordings.survey_models import StandingCost
 
 if TYPE_CHECKING:
@@ -28,8 +26,6 @@ if TYPE_CHECKING:
 MEASURED, ESTIMATED, UNKNOWN = "measured", "estimated", "unknown"
 """How sure a number is: the provider's count, shared out over texts that are all recorded; from one
 text; what is left of that count."""
-# What comes in the middle of a conversation is no part of its first request.
-_LATER = (ULTRAMON, HOOKS)
 
 
 class StandingAgent(NamedTuple):
@@ -103,7 +99,7 @@ def standing_costs(
         explained = 0.0
         for name, part in parts.items():
             sums[name].add(agent, part)
-            explained += part.request_tokens if name not in _LATER else 0.0
+            explained += part.request_tokens if name not in LATER else 0.0
         # Of sums of fractions: a rest below one token is rounding, in this session or in that.
         if everything - explained >= 1.0:
             rest.add(agent, StandingPart(everything - explained, summary.reports, False))

@@ -389,7 +389,8 @@ class Summarizer:
         # A host may compact without a line that says so; a fall between two reports shows it.
         if self._report is not None and tokens < FALL_RATIO * self._report[0]:
             if self._is_rewound:
-                self._close_window()  # a person took it back: nothing was thrown away
+                # A person took it back: nothing was thrown away.
+                self._close_window(is_rewound=True)
             else:
                 self._compact(None)
         self._is_rewound = False
@@ -540,12 +541,12 @@ class Summarizer:
         if tokens_after:
             add_tokens(self._by_source, SUMMARY, tokens_after, _MAX_SOURCES)
 
-    def _close_window(self) -> None:
+    def _close_window(self, *, is_rewound: bool = False) -> None:
         """Add up what filled the window that ends here."""
         for source, tokens in self.present_window().items():
             add_tokens(self._summary.tokens_by_source, source, tokens, _MAX_SOURCES)
         self._by_source, self._user_tokens = {}, 0.0
-        self._standing.close_window()
+        self._standing.close_window(is_rewound=is_rewound)
         self._report, self._text_tokens, self._inherited = None, 0.0, 0
 
 
