@@ -1,6 +1,7 @@
 """`ultramon continue` and `ultramon stop`: what a fresh session is given, and who is asked."""
 
 import json
+import os
 import subprocess
 
 import pytest
@@ -218,3 +219,26 @@ def test_an_agent_that_would_not_read_it_is_not_asked(session):
     code, out, told = run(session, "stop", "session", "--hand-over", "--json")
     assert (code, out) == (1, "")
     assert "is installed with --audience orchestrator" in told
+
+
+def test_the_first_message_controls_no_terminal(session):
+    """It holds what a model wrote; a shell that asks for it is given each character."""
+    session.reply(tokens_at(18), text="Done.\x1b]0;owned\x07")
+    _, text, _ = run(session, "continue", "--text")
+    assert "owned" in text
+    ours, theirs = os.openpty()
+    try:
+        subprocess.run(
+            [PROGRAM, "continue", "--text", "--state-dir", str(session.state)],
+            stdout=theirs,
+            cwd=session.project,
+            env=environment(HOME=str(session.home)),
+            check=True,
+        )
+        shown = os.read(ours, 1 << 16)
+    finally:
+        os.close(ours)
+        os.close(theirs)
+    assert b"> Done.\\x1b]0;owned\\x07\r\n" in shown
+    assert shown.startswith(b"# Goal\r\nPort every test")
+    assert b"\x1b" not in shown

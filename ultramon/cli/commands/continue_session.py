@@ -11,6 +11,7 @@ import click
 from ultramon.cli.exit_codes import CommandFailed
 from ultramon.cli.output import field, print_json, say
 from ultramon.cli.selection import find_agent, open_store, state_dir_given, store_options
+from ultramon.system.terminal_text import sanitize
 
 if TYPE_CHECKING:
     from ultramon.backends.base import Backend
@@ -41,7 +42,10 @@ def command(*, agent: str | None, only_text: bool, state_dir: str | None, json: 
     record = _chosen(backend, agent)
     found = write_continuation(record, backend.directory.path)
     if only_text:
-        click.echo(found.prompt, nl=False)
+        text = found.prompt
+        if sys.stdout.isatty():  # a shell takes it word for word
+            text = sanitize(text, keep_lines=True, max_chars=len(text))
+        click.echo(text, nl=False)
         return
     if not found.command:
         raise CommandFailed(f"{record.host} takes no first message: --text prints it")
