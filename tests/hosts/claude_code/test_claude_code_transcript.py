@@ -528,3 +528,21 @@ def test_an_attachment_of_many_parts_is_read_in_time():
     contents = of(Content, read(attached("instructions", "shown " * 3_000_000, files=files)))
     assert len(contents) == 20_000
     assert time.process_time() - began < 10
+
+
+def test_a_tool_is_weighed_as_it_is_sent():
+    """Escaped, a description in Chinese would have six characters in the place of each."""
+    tool = {"name": "mcp__shop__find", "description": "查找商品，并返回价格。"}
+    deep = (
+        '{"type":"api-request-shape","shape":{"system":"x","tools":['
+        + "[" * 990
+        + "]" * 990
+        + "]}}"
+    )
+    entry = {"type": "api-request-shape", "shape": {"tools": [tool]}}
+    (standing,) = of(Standing, read(entry))
+    ((source, text),) = standing.parts
+    assert source == "mcp:shop"
+    assert tool["description"] in text
+    assert json.loads(text) == tool
+    assert not of(Standing, list(read_transcript([deep.encode()])))

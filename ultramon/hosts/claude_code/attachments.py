@@ -51,8 +51,18 @@ def read_shape(entry: JsonObject) -> Iterable[Record]:
     parts = [(SYSTEM, text)] if (text := text_of(shape.get("system"), ("text",))) else []
     for tool in tools if isinstance(tools, list) else ():
         name = tool.get("name") if isinstance(tool, dict) else None
-        parts.append((_source_of(text_or_none(name) or ""), compact_json.dumps(tool)))
+        parts.append((_source_of(text_or_none(name) or ""), _as_sent(tool)))
     return (Standing(parts, True, parse_time(entry.get("timestamp"))),) if parts else ()
+
+
+def _as_sent(tool: object) -> str:
+    """Return the definition of a tool as a request holds it: its letters are not escaped."""
+    import json  # no hook reads a shape
+
+    try:
+        return json.dumps(tool, ensure_ascii=False, separators=(",", ":"))
+    except RecursionError:
+        raise ValueError("a tool is nested too deeply") from None
 
 
 def _source_of(tool: str) -> str:
