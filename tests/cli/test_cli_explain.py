@@ -11,6 +11,8 @@ from helpers.transcript_lines import line
 
 from ultramon import ContextConfig, create_context_monitor
 from ultramon.backends.local.backend import LocalBackend
+from ultramon.backends.local.state_files import StateDirectory
+from ultramon.context.forecast import COMPACTION
 
 CELLS = 76
 
@@ -58,6 +60,33 @@ def test_one_bar_one_sentence_and_three_facts(session):
     for name in ("system prompt", "built-in tools", "MCP github", "/home/dev/shop/CLAUDE.md"):
         assert name in text
     assert lines[-1].endswith(f"ultramon explain {SESSION} --details")
+
+
+def test_an_agent_that_has_ended_expects_no_compaction(session):
+    """Where its host was seen to compact by itself it comes to no more."""
+    directory = StateDirectory(str(session.state))
+    ahead = {"turns": 4, "turnsLow": 2, "turnsHigh": 9, "seconds": 60.0}
+    likely = {
+        "tokensPerTurn": 15_000.0,
+        "secondsPerTurn": 15.0,
+        "limit": ahead,
+        "rungs": {COMPACTION: ahead | {"tokens": 150_000, "seen": 2}},
+    }
+
+    def expect(record):
+        record.forecast = likely
+        record.seq += 1
+        directory.replace(record, durable=False)
+
+    expect(session.record())
+    assert "likely compaction near 150,000" in explained(session)
+    session.call("SessionEnd", reason="prompt_input_exit")
+    record = session.record()
+    assert not record.active
+    expect(record)
+    shown = explained(session)
+    assert "ended" in shown
+    assert "likely compaction" not in shown
 
 
 def test_the_parts_are_in_the_json_too(session):

@@ -132,7 +132,8 @@ def _facts(found: Explanation) -> list[tuple[str, str]]:
         ("limit", f"{limit_words(state.context_limit, state.limit_source)} ({state.limit_source})"),
     ]
     ahead = next((rung for rung in found.rungs if not rung.reached), None)
-    if found.liveness in (ENDED, LOST):
+    is_over = found.liveness in (ENDED, LOST)
+    if is_over:
         facts.append((found.liveness, found.liveness_reason))
     elif ahead is not None:
         share = f"{round(ahead.usage_ratio * 100, 1):g} %"
@@ -140,9 +141,9 @@ def _facts(found: Explanation) -> list[tuple[str, str]]:
         facts.append(("next", words))
     elif found.rungs:
         facts.append(("next", f"none above {level_words(state)}"))
-    if found.likely_compaction is not None:
+    if found.likely_compaction is not None and not is_over:
         facts.append(("", found.likely_compaction))
-    if found.liveness not in (ALIVE, ENDED, LOST):
+    if found.liveness != ALIVE and not is_over:
         facts.append((found.liveness, found.liveness_reason))
     if found.enforcement is not None:
         facts.append(("enforced", found.enforcement))
