@@ -17,6 +17,7 @@ from helpers.planted_transcripts import (
     busy_machine,
     example_machine,
     example_survey,
+    held_beside,
     used,
 )
 from helpers.program import CAPTURES, PROGRAM, draw, environment, run, run_process
@@ -49,6 +50,25 @@ def test_the_page_of_the_documentation_shows_the_real_screen(tmp_path, capsys, m
     shown = "".join(f"{line.rstrip()}\n" for line in capsys.readouterr().out.splitlines())
     page = (ROOT / "docs" / "report.md").read_text(encoding="utf-8")
     assert f"```text\n{shown}```" in page
+
+
+def test_files_of_instructions_are_told_apart_by_their_ends(tmp_path, capsys, monkeypatch):
+    """Among the sources, too, where a long path is cut."""
+    monkeypatch.setenv("COLUMNS", "80")
+    machine = Machine(tmp_path)
+    project = "/home/dev/a-long-name-of-a-folder/and-another-one/shop"
+    beside = held_beside(project, "2026-11-21T20:28:51Z")
+    machine.write(SESSION, prompt("Look."), *beside, used("m1", 14_000), project=project)
+    with TranscriptIndex(None) as index:
+        found = index.summarize(client_files(machine.environ))
+        known = survey(found, ContextConfig(), now=1_795_305_600.0)
+        known = known.model_copy(
+            update={"by_source": [one for one in known.by_source if project in (one.name or "")]}
+        )
+        print_report(known)
+    row = next(row for row in capsys.readouterr().out.splitlines() if row.endswith("100 %"))
+    assert row.split()[0].startswith("~")
+    assert row.split()[0].endswith("shop/CLAUDE.md")
 
 
 def report_json(machine, *options):

@@ -218,12 +218,15 @@ def standing_rows(found: Survey) -> list[tuple[str, str]]:
     # A rest alone says no more than the line above it.
     is_known = any(one.source is not None for one in found.by_standing)
     for one in found.by_standing if is_known else ():
-        is_path = one.source is not None and one.source.startswith(MEMORY)
-        name = _cut(field(part_name(one)), _PART_CELLS, keep_end=is_path)
+        name = _cut(field(part_name(one)), _PART_CELLS, keep_end=_is_path(one.source))
         facts = f"{one.tokens:>8,} {one.provenance:<10}{used_words(one, found.sessions)}"
         cost = "" if one.cost_usd is None else dollars(one.cost_usd)
         rows.append((f"    {name:<{_PART_CELLS}}", f"{facts:<{_USED_CELLS}}{cost:>10}"))
     return rows
+
+
+def _is_path(source: str | None) -> bool:
+    return source is not None and source.startswith(MEMORY)
 
 
 def part_name(one: StandingCost) -> str:
@@ -297,8 +300,10 @@ def _filled(found: Survey, width: int, rows: int) -> Table:
     for title, shares in parts:
         table.add_column(title, width=name_width, no_wrap=True)
         table.add_column("", width=5, justify="right", no_wrap=True)
-        is_file = title == _FILES
-        names = [_cut(field(name), name_width, keep_end=is_file) for name, _ in shares[:rows]]
+        names = [
+            _cut(field(name), name_width, keep_end=title == _FILES or _is_path(one.name))
+            for name, one in shares[:rows]
+        ]
         columns += [names, [_percent(one.share_ratio) for _, one in shares[:rows]]]
     if not found.by_file:
         columns[2] = ["none named"]
