@@ -24,8 +24,12 @@ from helpers.program import CAPTURES, PROGRAM, draw, environment, run, run_proce
 from helpers.requirements import as_nobody, directory_of_nobody
 from helpers.transcript_lines import prompt
 
+from ultramon import ContextConfig
 from ultramon.cli.views.report_page import report_page
 from ultramon.cli.views.report_screen import print_report
+from ultramon.recordings.clients import client_files
+from ultramon.recordings.index import TranscriptIndex
+from ultramon.recordings.survey import survey
 
 
 @pytest.fixture
