@@ -1,11 +1,21 @@
 """What the agents of a relay's context spend is counted once, and compared with one reserve."""
 
 import json
+import threading
+from contextlib import suppress
+from pathlib import Path
 
 import pytest
 from helpers.hooked_session import MODEL, HookedSession
 
-from ultramon.hosts.calls.spending import FOLDER, REASON, Reserve, Spent, spent_of_context
+from ultramon.hosts.calls.spending import (
+    FOLDER,
+    REASON,
+    SPENT_SUFFIX,
+    Reserve,
+    Spent,
+    spent_of_context,
+)
 from ultramon.hosts.calls.switches import RELAY_FOLDER
 from ultramon.hosts.transcripts.records import Billed, Report
 
@@ -76,9 +86,30 @@ def test_lines_of_one_reply_are_counted_once(session):
     assert spent.unweighed == []
 
 
+def test_a_model_is_weighed_in_the_call_that_sees_it_first(session):
+    """The relay looks at its process now and then; the call waits for it, and the cap holds."""
+    keep(session, nano_usd=6_000_000)
+
+    def find_weights():
+        spent = {}
+        while not any(one.all_unweighed for one in spent.values()):
+            with suppress(ValueError, OSError):
+                spent = spent_of_context(folder_of(session), session.session_id)
+        keep(session, nano_usd=6_000_000, weights={MODEL: WEIGHTS})
+
+    relay = threading.Thread(target=find_weights)
+    relay.start()
+    assert is_ended(session.tool(20_000))
+    relay.join()
+
+
 def test_a_model_is_weighed_once_the_relay_knows_it(session):
-    """Until then its replies wait, and their tokens count."""
+    """Until then its replies wait, and their tokens count; a call has waited for that once."""
     keep(session, nano_usd=20_000_000)
+    waited = json.dumps(Spent({"awaited": [MODEL]}).to_json())
+    own = Path(folder_of(session), FOLDER, session.session_id + SPENT_SUFFIX)
+    own.write_text(waited)
+    own.chmod(0o600)
     assert not is_ended(session.tool(20_000))
     (before,) = spent_of_context(folder_of(session), session.session_id).values()
     assert (before.all_nano_usd, [one[0] for one in before.unweighed]) == (0, [MODEL])

@@ -7,6 +7,7 @@ hook knows no price: the relay has put the weight of each kind of token into the
 from __future__ import annotations
 
 import os
+import time
 from operator import add
 from signal import SIGKILL
 
@@ -46,6 +47,9 @@ MAX_COUNTED = 1000
 """Replies of an agent, the last ones, that are known as counted where they are read once more."""
 _LOCK_SECONDS = 1.0
 _WAIT_SECONDS = 0.15
+_WEIGHT_SECONDS = 5.0
+"""A call waits so long, once for each model, until the relay has found what the model costs."""
+_LOOK_AGAIN_SECONDS = 0.02
 _NOT_OURS = (LookupError, TypeError, AttributeError)
 _BEFORE_REQUEST = (TOOL_ENDED, TOOLS_ENDED, SUBAGENT_ENDED)
 
@@ -71,6 +75,7 @@ class Spent:
             not in `tokens` yet.
         held_nano_usd: Of the same one.
         held_unweighed: Of the same one, where its model has no weight yet.
+        awaited: Models whose weights a call has waited for.
     """
 
     def __init__(self, value: dict[str, Any] | None = None) -> None:
@@ -87,6 +92,7 @@ class Spent:
         self.held: list[int] = value.get("held", [0] * KIND_COUNT)
         self.held_nano_usd: int = value.get("heldNanoUsd", 0)
         self.held_unweighed: list[_Reply] = value.get("heldUnweighed", [])
+        self.awaited: list[str] = value.get("awaited", [])
 
     @property
     def all_kinds(self) -> list[int]:
@@ -118,6 +124,7 @@ class Spent:
             "held": self.held,
             "heldNanoUsd": self.held_nano_usd,
             "heldUnweighed": self.held_unweighed,
+            "awaited": self.awaited,
         }
 
     def add(self, record: Report | Billed, reserve: Reserve, message_id: str | None = None) -> None:
@@ -306,6 +313,7 @@ class Spending:
         self._called = called
         self._readings = readings
         self._folder = os.path.dirname(store.installed.path)
+        self._own = Spent()
 
     def is_over(self) -> bool:
         """Count what the agent has spent since; return whether the reserve is spent.
@@ -319,6 +327,9 @@ class Spending:
         if reserve is None:
             return False
         all_spent = self._count(reserve)
+        if self._await_weights(reserve):
+            reserve = read_reserve(self._folder, self._called.session_id) or reserve
+            all_spent = self._count(reserve)
         if (
             self._event.call_id is not None
             and not reserve.is_passed(all_spent)
@@ -331,16 +342,35 @@ class Spending:
                 all_spent = self._count(reserve)
         return reserve.is_passed(all_spent)
 
+    def _await_weights(self, reserve: Reserve) -> bool:
+        """Wait for the weights of models first used just now; return whether there were any.
+
+        The relay finds them when it looks at its process; without them a reply costs nothing.
+        """
+        new = {model for model, _, _ in self._own.all_unweighed} - {*self._own.awaited, ""}
+        if reserve.nano_usd is None or not new:
+            return False
+        self._own.awaited = [*self._own.awaited, *sorted(new)][-MAX_UNWEIGHED:]
+        deadline = time.monotonic() + _WEIGHT_SECONDS
+        while time.monotonic() < deadline:
+            found = read_reserve(self._folder, self._called.session_id)
+            if found is None or new <= found.weights.keys():
+                break
+            time.sleep(_LOOK_AGAIN_SECONDS)
+        return True
+
     def _count(self, reserve: Reserve) -> list[Spent]:
         agent_id, path = self._called.agent_id, self._readings.path
         own = os.path.join(self._folder, FOLDER, agent_id + SPENT_SUFFIX)
         others = spent_of_context(self._folder, self._called.session_id)
         with Lock(f"{own}.lock", open_private, _LOCK_SECONDS):
             spent = _read(own, _decode_spent) or Spent()
+            spent.awaited = list(dict.fromkeys([*spent.awaited, *self._own.awaited]))
             spent.weigh_again(reserve)
             if path is not None:
                 count_new(self._store.host, path, spent, reserve)
             replace_file(own, compact_json.dumps(spent.to_json()).encode("ascii"))
+        self._own = spent
         return list((others | {agent_id: spent}).values())
 
     def stop_host(self) -> None:
@@ -433,6 +463,8 @@ def _decode_spent(value: dict[str, Any]) -> Spent:
         *reply, nano_usd = found.last
         _check_reply(*reply)
         _check_counts(() if nano_usd is None else (nano_usd,))
+    if not isinstance(found.awaited, list) or not all(isinstance(m, str) for m in found.awaited):
+        raise TypeError("the models that were waited for")
     if not isinstance(found.reader, dict | None):
         raise TypeError("a reader's memory")
     return found

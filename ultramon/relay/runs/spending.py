@@ -7,7 +7,13 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from ultramon.context.token_usage import TokenUsage
-from ultramon.hosts.calls.spending import FOLDER, Reserve, read_reserve, spent_of_context
+from ultramon.hosts.calls.spending import (
+    FOLDER,
+    KIND_COUNT,
+    Reserve,
+    read_reserve,
+    spent_of_context,
+)
 from ultramon.prices.cost import dollars
 from ultramon.relay.launchers.outcome import SpentTokens
 from ultramon.relay.runs.result import Stop, millions
@@ -119,7 +125,7 @@ class RunSpending:
         self._seen[agent_id] = changed_at
 
     def _weigh(self, reserve: Reserve, models: Iterable[str]) -> bool:
-        """Add the weights of models; return whether there are new ones."""
+        """Add the weights of models, zeros for one without a price; return whether any is new."""
         new = [model for model in models if model and model not in reserve.weights]
         if not new or reserve.nano_usd is None:
             return False
@@ -128,8 +134,10 @@ class RunSpending:
             if found[model] is None:
                 self._unpriced.add(model)
                 self.tell(f"{model} has no list price: --max-usd does not hold for it")
-        reserve.weights.update({model: one for model, one in found.items() if one is not None})
-        return any(one is not None for one in found.values())
+        # With zeros, so that no hook waits for what is not to be found.
+        free = [[0] * (1 + KIND_COUNT)]
+        reserve.weights.update({model: one or free for model, one in found.items()})
+        return True
 
     def settle(self, record: ContextRecord, agent_id: str, state: StateRecord | None) -> None:
         """Complete what a context has spent, by what its hooks have counted and by list prices.
