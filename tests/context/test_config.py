@@ -488,6 +488,14 @@ def test_what_stands_in_every_window_is_tokens_by_name(given, name):
     assert refused(standing=given).name == name
 
 
+def test_the_order_of_what_stands_makes_no_other_configuration():
+    """Equal ones are one key of a mapping."""
+    given = {"tools": 5_000, "system": 3_000}
+    first, second = (ContextConfig(standing=dict(sorted(given.items(), reverse=r))) for r in (0, 1))
+    assert first == second
+    assert len({first, second}) == 1
+
+
 def test_what_stands_in_every_window_may_be_a_table_of_the_file():
     """As every other setting."""
     toml('[context.standing]\nsystem = 3000\n"mcp:github" = 6000\n')

@@ -76,7 +76,8 @@ class _Standing(Kind):
             if not isinstance(part, str) or not 0 < len(part) <= MAX_SOURCE_CHARS:
                 allowed = f"names of 1 to {MAX_SOURCE_CHARS} characters"
                 raise ConfigurationError(f"{name} source", part, allowed, source)
-        return {part: TOKENS.check(f"{name}.{part}", given[part], source) for part in given}
+        # In one order: configurations that are equal have one hash.
+        return {part: TOKENS.check(f"{name}.{part}", given[part], source) for part in sorted(given)}
 
 
 class _Note(Kind):
