@@ -192,6 +192,20 @@ def test_a_rest_below_one_token_is_none(tmp_path):
     assert parts_of(found)[None].sessions == 2
 
 
+def test_what_a_resume_writes_again_stands_once(tmp_path):
+    """The lines keep their ids; what the client says anew has one of its own."""
+    machine = Machine(tmp_path)
+    instructions, shape = held_beside("/home/dev/shop", AT)
+    history = [prompt("Look.", uuid="p1"), instructions | {"uuid": "i1"}, shape]
+    machine.write(SESSION, *history, used("m1", 14_000))
+    alone = parts_of(surveyed(machine))
+    machine.write(SESSION, *history, used("m1", 14_000), used("m2", 14_100))
+    found = parts_of(surveyed(machine))
+    for source in ("memory:/home/dev/shop/CLAUDE.md", "system"):
+        assert found[source].tokens == pytest.approx(alone[source].tokens, abs=1)
+        assert found[source].request_tokens == pytest.approx(2 * alone[source].tokens, abs=2)
+
+
 def test_files_of_a_host_that_records_none_are_looked_up(tmp_path):
     """As they are on the disk now: estimated, and once for each project."""
     project = tmp_path / "shop" / "api"

@@ -253,6 +253,8 @@ class LineReader(TranscriptReader):
         if kind == "user":
             return self._read_input(entry, at)
         if kind == "attachment":
+            if not self._is_new(entry):
+                return ()
             from ultramon.hosts.claude_code.attachments import read_attachment
 
             return read_attachment(entry, at, self._own_texts)
