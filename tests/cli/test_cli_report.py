@@ -75,6 +75,31 @@ def test_files_of_instructions_are_told_apart_by_their_ends(tmp_path, capsys, mo
     assert row.split()[0].endswith("shop/CLAUDE.md")
 
 
+def test_a_report_from_the_index_looks_at_the_files_of_instructions_anew(tmp_path):
+    """One that was shortened, made or deleted counts as it is now, whatever the transcripts say."""
+    project = tmp_path / "shop"
+    (project / ".git").mkdir(parents=True)
+    instructions, local = project / "CLAUDE.md", project / "CLAUDE.local.md"
+    instructions.write_text("Run the tests. " * 400)
+    machine = Machine(tmp_path / "machine")
+    machine.write(SESSION, prompt("Look."), used("m1", 12_000), project=str(project))
+
+    def held():
+        found = report_json(machine, "--days", "3000")
+        return {one["source"]: one["tokens"] for one in found["byStanding"] if one["source"]}
+
+    first = held()
+    assert first == held()
+    instructions.write_text("Run the tests. " * 200)
+    assert held() == {
+        f"memory:{instructions}": pytest.approx(first[f"memory:{instructions}"] / 2, abs=1)
+    }
+    local.write_text("Prices are in cents. " * 50)
+    assert held().keys() == {f"memory:{instructions}", f"memory:{local}"}
+    instructions.unlink()
+    assert held().keys() == {f"memory:{local}"}
+
+
 def report_json(machine, *options):
     """What a report says, as JSON."""
     done = report(machine, "--json", *options)

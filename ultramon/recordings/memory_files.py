@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import os
 from contextlib import suppress
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from ultramon.context.estimator import estimate_tokens
 from ultramon.hosts.registry import find_host
 from ultramon.hosts.transcripts.jsonl import open_transcript
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Iterable, Mapping, Sequence
 
 _MAX_BYTES = 1 << 20
 
@@ -36,6 +36,28 @@ class MemoryFiles:
             sizes = [(path, self._tokens_of(path)) for path in paths]
             self._known[key] = [one for one in sizes if one[1]]
         return self._known[key]
+
+    @property
+    def asked(self) -> list[tuple[str, str | None]]:
+        """The hosts and projects that were looked at so far."""
+        return list(self._known)
+
+    def stamps(self, asked: Iterable[tuple[str, str | None]]) -> list[list[Any]]:
+        """Return what changes when a file does that hosts would load in projects, as JSON.
+
+        Args:
+            asked: As `asked` has them.
+
+        Raises:
+            ConfigurationError: A host is not known.
+        """
+        found: list[list[Any]] = []
+        for host, project in asked:
+            for path in find_host(host).setup.memory_files(self._environ, project):
+                with suppress(OSError, ValueError):
+                    one = os.stat(path)
+                    found.append([path, one.st_ino, one.st_size, one.st_mtime_ns])
+        return found
 
     def _tokens_of(self, path: str) -> int:
         if path not in self._tokens:

@@ -151,6 +151,7 @@ def _survey(paths: tuple[str, ...], days: int | None, prices_file: str | None) -
     import json
 
     from ultramon.context.config import ContextConfig
+    from ultramon.errors import ConfigurationError
     from ultramon.prices.price_list import open_prices
     from ultramon.recordings.index import TranscriptIndex, index_path
     from ultramon.recordings.memory_files import MemoryFiles
@@ -164,10 +165,13 @@ def _survey(paths: tuple[str, ...], days: int | None, prices_file: str | None) -
     files = _find(paths, days, now)
     with _daily_sums(paths) as sums, TranscriptIndex(index_path()) as index:
         key = files.key((days, bool(paths), config, prices.identity, sums.identity))
-        found = None
-        if (kept := index.result(key)) is not None:
-            with suppress(ValueError):
-                found = Survey.model_validate(json.loads(kept))
+        memory_files, found = MemoryFiles(os.environ), None
+        if (result := index.result(key)) is not None:
+            with suppress(ValueError, LookupError, TypeError, ConfigurationError):
+                kept = json.loads(result)
+                # They are of now, and the transcripts say nothing of them.
+                if memory_files.stamps(kept["asked"]) == kept["stamps"]:
+                    found = Survey.model_validate(kept["survey"])
         if found is None:
             found = survey(
                 _read(paths, files, index, sums),
@@ -177,11 +181,15 @@ def _survey(paths: tuple[str, ...], days: int | None, prices_file: str | None) -
                 older_transcripts=len(files.older),
                 by_id=not paths,
                 prices=prices,
-                memory_files=MemoryFiles(os.environ),
+                memory_files=memory_files,
             )
             if files.are_readable:
                 # Not pydantic's own JSON: it takes no half characters, which paths may hold.
-                facts = found.model_dump(mode="json", by_alias=True)
+                facts = {
+                    "survey": found.model_dump(mode="json", by_alias=True),
+                    "asked": (asked := memory_files.asked),
+                    "stamps": memory_files.stamps(asked),
+                }
                 index.keep_result(key, json.dumps(facts).encode())
         _say_what_is_not_kept(index, sums)
     return found.model_copy(update={"generated_at": utc(now)})
