@@ -546,3 +546,16 @@ def test_a_tool_is_weighed_as_it_is_sent():
     assert tool["description"] in text
     assert json.loads(text) == tool
     assert not of(Standing, list(read_transcript([deep.encode()])))
+
+
+def test_a_hook_of_ultramon_that_said_nothing_has_said_no_other_text():
+    """Most calls print nothing; what another hook says is not known by that."""
+    launcher = "exec /home/dev/state/claude-code.ultramon-hook"
+    contents = of(
+        Content,
+        read(
+            attached("hook_success", command=launcher, stdout=""),
+            attached("hook_additional_context", "<system-reminder>\nLint is red.", hookName="Stop"),
+        ),
+    )
+    assert [one.source for one in contents] == ["hooks"]

@@ -85,8 +85,11 @@ def read_attachment(entry: JsonObject, at: float | None, own_texts: Recent) -> I
     if not isinstance(attachment, dict):
         raise ValueError("its attachment is not an object")
     kind = text_or_none(attachment.get("type")) or "unknown"
-    if kind == "hook_success" and _LAUNCHER in (text_or_none(attachment.get("command")) or ""):
-        own_texts.add(_said(attachment.get("stdout"))[:_KEY_CHARS], ULTRAMON)
+    is_ours = kind == "hook_success" and _LAUNCHER in (
+        text_or_none(attachment.get("command")) or ""
+    )
+    if is_ours and (printed := _said(attachment.get("stdout"))):
+        own_texts.add(printed[:_KEY_CHARS], ULTRAMON)
     # What the model was shown, where the host says it; else what it was made from.
     shown = text_of(entry.get("rendered"), TEXT_KEYS)
     if kind == "instructions":
