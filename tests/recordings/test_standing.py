@@ -23,6 +23,8 @@ from ultramon.recordings.clients import client_files
 from ultramon.recordings.index import TranscriptIndex
 from ultramon.recordings.memory_files import MemoryFiles
 from ultramon.recordings.standing import FIRST, MAX_PARTS, StandingPart, StandingSums
+from ultramon.recordings.standing_costs import StandingAgent, standing_costs
+from ultramon.recordings.summary import TranscriptSummary
 from ultramon.recordings.survey import survey
 from ultramon.testing import FakeClock
 
@@ -283,3 +285,13 @@ def test_a_link_to_a_file_of_instructions_is_read_and_what_is_no_file_is_not(tmp
     ((path, tokens),) = files("claude-code", str(project))
     assert path == str(project / "CLAUDE.md")
     assert tokens > 200
+
+
+@pytest.mark.parametrize(("host", "used"), [("claude-code", 0), ("codex", None)])
+def test_skills_are_unused_only_where_a_use_would_be_seen(host, used):
+    """Codex reads one as any other file: to throw the list out for that would be wrong."""
+    summary = TranscriptSummary(host, SESSION, reports=2)
+    summary.standing = {FIRST: [900.0, 1, True], "skills": [200.0, 2, False]}
+    _, parts = standing_costs([StandingAgent(0, None, summary, None, 0)])
+    (skills,) = [one for one in parts if one.source == "skills"]
+    assert (skills.sessions, skills.sessions_used) == (1, used)

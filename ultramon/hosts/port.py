@@ -262,6 +262,9 @@ class Transcripts:
     imports late what costs time.
     """
 
+    names_skills = False
+    """Whether a transcript shows by a call of a tool that a skill was used."""
+
     def transcript_path(
         self, event: HookEvent, subagent_id: str | None, session_id: str
     ) -> str | None:

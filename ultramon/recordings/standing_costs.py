@@ -6,6 +6,7 @@ from collections import defaultdict
 from statistics import median
 from typing import TYPE_CHECKING, NamedTuple
 
+from ultramon.hosts.registry import find_host
 from ultramon.hosts.transcripts.records import (
     AGENTS,
     MCP,
@@ -52,12 +53,14 @@ class _Sum:
         self.requests = self.priced = 0
         self.is_measured = True
         self.sessions: set[int] = set()
+        self.hosts: set[str] = set()
 
     def add(self, agent: StandingAgent, part: StandingPart) -> None:
         self.request_tokens += part.request_tokens
         self.requests += part.requests
         self.is_measured = self.is_measured and part.is_measured
         self.sessions.add(agent.session)
+        self.hosts.add(agent.summary.host)
         if agent.input_usd is not None and agent.input_tokens:
             self.usd += part.request_tokens * agent.input_usd / agent.input_tokens
             self.priced += 1
@@ -127,6 +130,9 @@ def _user_of(source: str) -> str | None:
 
 def _cost(name: str | None, one: _Sum, used: dict[str, set[int]]) -> StandingCost:
     is_usable = name is not None and (name.startswith(MCP) or name in (SKILLS, AGENTS))
+    # Codex reads a skill as any other file.
+    if name == SKILLS and not all(find_host(host).transcripts.names_skills for host in one.hosts):
+        is_usable = False
     provenance = UNKNOWN if name is None else MEASURED if one.is_measured else ESTIMATED
     return StandingCost(
         source=name,

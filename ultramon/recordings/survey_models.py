@@ -30,7 +30,8 @@ class StandingCost(Model):
     sessions: int
     """That held it."""
     sessions_used: int | None
-    """Of these, that called it; None = it is nothing that is called."""
+    """Of these, that called it; None = it is nothing that is called, or a transcript does not show
+    it."""
     request_tokens: int
     """Summed over all requests that held it."""
     cost_usd: float | None

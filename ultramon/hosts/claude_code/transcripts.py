@@ -23,6 +23,8 @@ if TYPE_CHECKING:
 class ClaudeCodeTranscripts(Transcripts):
     """Files as version 2.1.330 writes them."""
 
+    names_skills = True
+
     def transcript_path(
         self, event: HookEvent, subagent_id: str | None, session_id: str
     ) -> str | None:
