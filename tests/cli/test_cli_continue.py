@@ -157,6 +157,14 @@ def test_an_agent_of_a_program_that_names_itself_is_refused(session):
     assert (code, "is no session of a coding agent" in told) == (1, True), told
 
 
+def test_states_that_name_each_other_as_their_session_are_refused(session):
+    """As only a damaged or made-up state does; the search ends all the same."""
+    session.tool(tokens_at(40), agent="a1")
+    change(session, session_id="session.a1", parent_id="session.a1")
+    code, _, told = run(session, "continue", "session")
+    assert (code, "is no session of a coding agent" in told) == (1, True), told
+
+
 def test_texts_of_the_host_are_no_words_of_the_user(session):
     """Neither an interruption nor a line that the host wrote in the user's place."""
     session.write(user_line(session, 8, "[Request interrupted by user for tool use]"))

@@ -84,14 +84,11 @@ def command(*, agent: str | None, only_text: bool, state_dir: str | None, json: 
 def _chosen(backend: Backend, agent: str | None) -> StateRecord:
     """Return the state of a session: the named one, or of this folder the one active last."""
     if agent is not None:
-        stored = find_agent(backend, agent)
-        if stored.record is None:
-            raise CommandFailed(str(stored.problem))
-        record = stored.record
+        record = _named(backend, agent)
         # A subagent's work is a part of its session's; an agent of a program may name itself.
         if record.parent_id is None or record.session_id in (None, record.agent_id):
             return record
-        return _chosen(backend, record.session_id)
+        return _named(backend, record.session_id)
     here = os.path.realpath(os.curdir)
     found = [
         one.record
@@ -104,3 +101,10 @@ def _chosen(backend: Backend, agent: str | None) -> StateRecord:
     if not found:
         raise CommandFailed(f"no session has worked in {here}: name one, see `ultramon status`")
     return max(found, key=lambda record: record.last_activity)
+
+
+def _named(backend: Backend, agent: str) -> StateRecord:
+    stored = find_agent(backend, agent)
+    if stored.record is None:
+        raise CommandFailed(str(stored.problem))
+    return stored.record
