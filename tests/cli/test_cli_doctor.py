@@ -49,4 +49,4 @@ def test_an_unknown_agent_is_refused(ultramon):
     """With the names that are allowed."""
     done = ultramon("doctor", "nobody")
     assert done.returncode != 0
-    assert "one of claude-code, codex, gemini, opencode, qwen" in done.stderr
+    assert "one of claude-code, codex, copilot, gemini, opencode, qwen" in done.stderr

@@ -32,6 +32,8 @@ def test_it_lists_the_hosts_of_this_machine(machine):
         "claude-code  is here: ultramon install claude-code",
         "gemini       reports itself",
         "codex        not on this machine",
+        "copilot      unknown: host='copilot' (from argument) is not allowed: must be a host that"
+        " ultramon can install into",
         "opencode     not on this machine",
         "qwen         not on this machine",
     ]

@@ -328,7 +328,7 @@ def test_nothing_to_report_says_what_to_do_next(tmp_path):
     assert done.returncode == 0
     assert done.stdout == ""
     assert (
-        "no transcripts of claude-code or codex or gemini or opencode or qwen on this machine"
+        "no transcripts of claude-code or codex or copilot or gemini or opencode or qwen on this"
         in done.stderr
     )
     assert "`ultramon report PATH`" in done.stderr

@@ -173,11 +173,11 @@ def test_a_built_in_host_cannot_be_replaced(place):
 
 def test_the_built_in_hosts_are_complete():
     """Each has its name and a field of its own; an unknown name is an error that lists them."""
-    assert {"claude-code", "codex", "gemini", "opencode", "qwen"} <= set(host_names())
+    assert {"claude-code", "codex", "copilot", "gemini", "opencode", "qwen"} <= set(host_names())
     fields = {host.name: host.memory_field for host in find_hosts().usable}
     assert fields["claude-code"] == "claudeCode"
     assert len(set(fields.values())) == len(fields)
-    with pytest.raises(ConfigurationError, match="claude-code, codex, gemini, opencode, qwen"):
+    with pytest.raises(ConfigurationError, match="claude-code, codex, copilot, gemini, "):
         find_host("nobody")
 
 

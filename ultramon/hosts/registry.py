@@ -24,6 +24,7 @@ _BUILT_IN = {
     "gemini": ("ultramon.hosts.gemini.host", "GEMINI"),
     "qwen": ("ultramon.hosts.qwen.host", "QWEN"),  # before the one whose lines look alike
     "opencode": ("ultramon.hosts.opencode.host", "OPENCODE"),
+    "copilot": ("ultramon.hosts.copilot.host", "COPILOT"),
     "claude-code": ("ultramon.hosts.claude_code.host", "CLAUDE_CODE"),
 }
 

@@ -115,7 +115,8 @@ def files_of(path: str, on_error: Callable[[OSError], None] | None = None) -> It
         on_error: Called for each folder that cannot be listed.
     """
     if os.path.isdir(path):
-        yield from files_below(path, on_error=on_error)
+        for file in files_below(path, on_error=on_error):
+            yield from _several_in(file) or [file]
     else:
         several = _several_in(path)
         yield from several or [path]

@@ -68,10 +68,10 @@ def command(
 ) -> None:
     """Show what your agents cost, and what filled their windows.
 
-    Reads what Claude Code, Codex, Gemini CLI, opencode and Qwen Code have written here, before
-    anything is installed: what the tokens cost, which sessions and subagents ran out of room, what
-    compactions threw away, and what filled the windows. With PATHs, files or directories, it reads
-    these instead.
+    Reads what Claude Code, Codex, Copilot CLI, Gemini CLI, opencode and Qwen Code have written
+    here, before anything is installed: what the tokens cost, which sessions and subagents ran out
+    of room, what compactions threw away, and what filled the windows. With PATHs, files or
+    directories, it reads these instead.
 
     Costs are list prices times the tokens that the provider counted, not your bill. Nothing leaves
     the machine. What was read is kept in the user's cache directory, so that the next report is

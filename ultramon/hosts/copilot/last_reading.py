@@ -1,0 +1,164 @@
+"""The last reading in an event file, found from its end, and how a session ended.
+
+Standard library only: every hook call that measures uses it. The host writes the usage of a reply
+down before it calls the hooks of its tools, so nothing newer is ever missing.
+"""
+
+from __future__ import annotations
+
+import os
+
+from ultramon.hosts.copilot.event_file import split
+from ultramon.hosts.copilot.reader import (
+    COMPACTED,
+    ERROR,
+    REPLY,
+    USAGE,
+    agent_of,
+    call_of,
+    error_of,
+    is_compaction,
+    request_of,
+    window_of,
+)
+from ultramon.hosts.transcripts.jsonl import object_in, open_transcript, text_of, text_or_none
+from ultramon.hosts.transcripts.records import OVERFLOW, Billed, LastReading, Report, SessionEnd
+from ultramon.hosts.transcripts.tail import MAX_TAIL_BYTES, objects_from_end
+from ultramon.system.timestamps import parse_time
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Collection, Iterator
+
+    from ultramon.hosts.transcripts.jsonl import JsonObject
+
+_ABORT, _SHUTDOWN = "abort", "session.shutdown"
+_FACTS = (USAGE, COMPACTED, ERROR, REPLY, _ABORT)
+_TURNS = ("assistant.turn_start", "assistant.turn_end")
+
+
+def read_last_reading(path: str, *, is_subagent: bool, call_id: str | None = None) -> LastReading:
+    """Read an event file from its end until the last reply of an agent, or a compaction, is found.
+
+    Args:
+        path: The event file, or ``<file>/<id>`` of a subagent in it.
+        is_subagent: Whether it is a subagent's; its name says it too.
+        call_id: Not needed: a hook is called when its reply is written down.
+
+    Raises:
+        OSError: It cannot be opened: it is not there, or not readable.
+        ValueError: It is no regular file but, for example, a link.
+    """
+    file, agent_id = split(path)
+    fd, size = open_transcript(file)
+    reading = LastReading.of_file(os.fstat(fd).st_ino, size)
+    reading.is_current = True
+    texts: dict[str | None, str] = {}
+    for entry, end in _own_events(fd, size, agent_id, _FACTS):
+        kind, data, at = entry["type"], object_in(entry, "data"), parse_time(entry.get("timestamp"))
+        if kind == COMPACTED:
+            if is_compaction(entry):
+                reading.compaction_id = text_or_none(entry.get("id")) or ""
+                reading.compacted_at = at
+                break
+        elif kind == USAGE:
+            report = _report_or_none(entry)
+            if report is None:
+                continue
+            if reading.report is not None:
+                break
+            reading.report, reading.bytes_behind = report, size - end
+            reading.window_tokens = window_of(entry) or None
+            reading.text = texts.get(call_of(entry), "")
+        elif reading.report is None and kind == REPLY:
+            texts.setdefault(call_of(entry), text_of(data.get("content"), ("text",)))
+        elif reading.report is None and reading.stopped_at is None:
+            reading.stopped_at = at
+            _note_error(reading, entry, data)
+    else:
+        reading.has_given_up = reading.report is None and size > MAX_TAIL_BYTES
+    return reading
+
+
+def _note_error(reading: LastReading, entry: JsonObject, data: JsonObject) -> None:
+    reading.error = error_of(entry)
+    status = data.get("statusCode")
+    reading.error_status = status if type(status) is int else None
+    if reading.error == OVERFLOW:
+        from ultramon.context.limits import parse_overflow
+
+        numbers = parse_overflow(text_of(data.get("message"), None))
+        reading.refused_above_tokens = None if numbers is None else numbers[1]
+
+
+def read_last_replies(path: str, *, is_subagent: bool) -> list[tuple[Report, list[str]]]:
+    """Return the last two replies of this window, newest first; raises as `read_last_reading`.
+
+    Without their calls: hooks do not learn the ids of those.
+    """
+    file, agent_id = split(path)
+    found: list[tuple[Report, list[str]]] = []
+    for entry, _ in _own_events(*open_transcript(file), agent_id, (USAGE, COMPACTED)):
+        report = _report_or_none(entry)
+        if report is not None:
+            found.append((report, []))
+        if len(found) == 2 or is_compaction(entry):
+            break
+    return found
+
+
+def read_new_requests(
+    path: str, counted: Collection[str], most: int
+) -> list[tuple[str, Report | Billed]] | None:
+    """Return what requests of a subagent cost; see `Transcripts.new_requests`."""
+    file, agent_id = split(path)
+    if agent_id is None:
+        return None
+    found: list[tuple[str, Report | Billed]] = []
+    for entry, _ in _own_events(*open_transcript(file), agent_id, (USAGE, COMPACTED)):
+        name = text_or_none(entry.get("id"))
+        try:
+            request = request_of(entry)
+        except ValueError:
+            continue
+        if name is not None and request is not None and name not in counted:
+            found.append((name, request))
+        if len(found) == most:
+            break
+    return found[::-1]
+
+
+def read_session_end(path: str) -> SessionEnd | None:
+    """Return how a session ended, by its last event; None = it was killed, or still runs.
+
+    Raises:
+        OSError: As `read_last_reading`.
+        ValueError: As `read_last_reading`.
+    """
+    ended_at: float | None = None
+    for entry, _ in _own_events(*open_transcript(path), None, (_SHUTDOWN, ERROR, _ABORT, *_TURNS)):
+        kind = entry["type"]
+        if ended_at is not None:
+            return SessionEnd(ended_at, error_of(entry) or "", cuts_turn=kind == _TURNS[0])
+        ended_at = parse_time(entry.get("timestamp")) if kind == _SHUTDOWN else None
+        if ended_at is None:
+            return None
+    return None
+
+
+def _own_events(
+    fd: int, size: int, agent_id: str | None, kinds: Collection[str]
+) -> Iterator[tuple[JsonObject, int]]:
+    """Yield the events of one agent that are of some kinds, last first, each with its end."""
+    marks = [f'"{kind}"' for kind in kinds] if agent_id is None else [f'"{agent_id}"']
+    for entry, end in objects_from_end(fd, size, tuple(mark.encode() for mark in marks)):
+        if entry.get("type") in kinds and agent_of(entry) == agent_id:
+            yield entry, end
+
+
+def _report_or_none(entry: JsonObject) -> Report | None:
+    try:
+        request = request_of(entry)
+    except ValueError:
+        return None
+    return request if isinstance(request, Report) else None
