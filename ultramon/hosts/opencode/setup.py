@@ -13,13 +13,13 @@ from typing import Any
 from ultramon.hosts.doctor_context import ok, warning
 from ultramon.hosts.examine.memory_files import files_above
 from ultramon.hosts.install.hook_settings import HookSettings
-from ultramon.hosts.install.installation import Installation, Removal
+from ultramon.hosts.install.installation import Installation
 from ultramon.hosts.install.plans import SetupRequest
 from ultramon.hosts.installed_choices import choices_path
 from ultramon.hosts.opencode.configuration import CONFIG_VARIABLE, config_directory, database_path
 from ultramon.hosts.opencode.host import OPENCODE
 from ultramon.hosts.opencode.plugin_file import FILE_NAME, PluginFile
-from ultramon.hosts.user_hooks import UserHooks, user_file
+from ultramon.hosts.user_hooks import UserHooks, folder_of, user_file
 from ultramon.system.findings import Finding
 from ultramon.system.processes import working_directory
 
@@ -31,7 +31,6 @@ _FETCHES = (
     " it; offline each start waits about 70 s for that"
 )
 _CURE = "look for ultramon.js in the log of `opencode --print-logs`, and at --pure or OPENCODE_PURE"
-_PARENT = "createdParent"
 
 
 class OpencodeSetup(UserHooks):
@@ -41,6 +40,7 @@ class OpencodeSetup(UserHooks):
     host = OPENCODE
     members: Mapping[str, Any] = {}
     layers = ("user", PROJECT)
+    has_own_folder = True
     silence_cure = _CURE
 
     def load(self) -> PluginFile:
@@ -60,20 +60,8 @@ class OpencodeSetup(UserHooks):
     def plan_installation(self, request: SetupRequest) -> Installation:
         """Plan the plugin; note what the client does by itself where there is any."""
         plan = super().plan_installation(request)
-        folder = _folder_of(plan.settings)
-        if plan.before is None:
-            plan.record[_PARENT] = not os.path.isdir(folder)
-        if not os.path.isdir(os.path.join(folder, PACKAGE)):
+        if not os.path.isdir(os.path.join(folder_of(plan.settings), PACKAGE)):
             plan.notes.append(_FETCHES)
-        return plan
-
-    def plan_removal(self, request: SetupRequest) -> Removal:
-        """Plan to delete the plugin, and the folders that were made for it."""
-        settings = self.load_layer(request)
-        records = Removal.begin(settings, request).installed.installations
-        plan = super().plan_removal(request)
-        if plan.directories and any(one.get(_PARENT) for one in records):
-            plan.directories.append(_folder_of(settings))
         return plan
 
     def begun_since(self, since: float) -> dict[str, float]:
@@ -90,7 +78,7 @@ class OpencodeSetup(UserHooks):
         if isinstance(settings, PluginFile) and not settings.is_current:
             message = f"{settings.path}: is not as this version of ultramon writes it"
             yield warning("opencode plugin", message, "ultramon install opencode")
-        folder = _folder_of(settings)
+        folder = folder_of(settings)
         if os.path.isdir(os.path.join(folder, PACKAGE)):
             yield ok("opencode package", f"{os.path.join(folder, PACKAGE)} is there")
         else:
@@ -120,8 +108,3 @@ def _user_plugin() -> PluginFile:
 
 def _project_plugin(cwd: str) -> PluginFile:
     return PluginFile(os.path.join(os.path.abspath(cwd), PROJECT_FOLDER, FILE_NAME))
-
-
-def _folder_of(settings: HookSettings) -> str:
-    """Return the client's folder of configuration, which holds the folder of plugins."""
-    return os.path.dirname(os.path.dirname(settings.target))
