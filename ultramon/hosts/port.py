@@ -40,6 +40,8 @@ TOOL_STARTED = "tool_started"
 TOOL_ENDED = "tool_ended"
 TOOLS_ENDED = "tools_ended"
 """All calls of one reply have ended; the model is asked next."""
+CALL_ASKED = "call_asked"
+"""The host asks whether a call of a tool may run, before that call; a denial may end the turn."""
 NUDGED = "nudged"
 """The host is about to ask the model to continue, by itself, where a turn gave no text."""
 WAITING = "waiting"
@@ -99,7 +101,9 @@ class HookEvent(Record):
         transcript_path: The session's transcript, also for a subagent unless the host names its
             own, see `Transcripts.transcript_path`; None = unknown.
         cwd: Working directory of the agent, or None.
-        call_id: The tool call, where the transcript names it too; None = no reading to wait for.
+        call_id: The tool call, where the transcript names it too, or None.
+        hook_mark: This very hook call as the transcript names it, where it names hook calls and an
+            event names no tool call; or None.
         can_answer: Whether the host puts the answer to this event into the conversation.
         can_end: Whether the host ends the agent's turn where the answer to this event says so.
         ends_session: Whether the host then ends too, without a further event.
@@ -134,6 +138,7 @@ class HookEvent(Record):
     transcript_path: str | None = None
     cwd: str | None = None
     call_id: str | None = None
+    hook_mark: str | None = None
     can_answer: bool = True
     can_end: bool = False
     ends_session: bool = False
@@ -152,6 +157,11 @@ class HookEvent(Record):
     returned: ReturnedSubagent | None = None
     reading: LastReading | None = None
     candidates: tuple[str, ...] = ()
+
+    @property
+    def awaited_id(self) -> str | None:
+        """What the transcript holds once its reading is current; None = there is none to await."""
+        return self.call_id or self.hook_mark
 
 
 class Dialect:
@@ -290,7 +300,7 @@ class Transcripts:
         Args:
             path: The transcript of the agent itself.
             is_subagent: Whether it is a subagent's own file.
-            call_id: The tool call that the reply should hold.
+            call_id: `HookEvent.awaited_id` of the event that asks.
 
         Raises:
             OSError: It cannot be opened: it is not there, or not readable.

@@ -77,6 +77,11 @@ class ChildEnds:
         """Whether this call reports anything."""
         return bool(self._claimed)
 
+    def child(self) -> HostedAgent | None:
+        """Return the subagent that has just come back, as it is stored; None without one."""
+        record = None if self._returned_id is None else self._store.find(self._returned_id)
+        return None if record is None else self._store.hosted(record)
+
     def claim(self, agent: HostedAgent) -> list[str]:
         """Return the texts that are due, and remember by which process. Call inside the lock.
 

@@ -15,7 +15,7 @@ from ultramon.hosts.calls.facts import Enforced, WouldEnforce, of_epoch
 from ultramon.hosts.calls.hosted_agent import NOT_RETURNED, one_line
 from ultramon.hosts.calls.invocation import is_gone, this_process
 from ultramon.hosts.installed_choices import OFF_SUFFIX
-from ultramon.hosts.port import TOOLS_ENDED
+from ultramon.hosts.port import CALL_ASKED, TOOLS_ENDED
 from ultramon.state.liveness import LOST_AFTER_SECONDS
 from ultramon.system import compact_json
 from ultramon.system.files import open_private, read_private_file, replace_file
@@ -81,6 +81,7 @@ class Enforcement:
         self._path = path
         self._last_text = ""
         self._running: Sequence[str] = ()
+        self._is_ended_twice = False
 
     def is_due(self, agent: HostedAgent, reading: LastReading) -> bool:
         """Return whether the agent must be ended now; note it where only a dry run would end it.
@@ -125,7 +126,7 @@ class Enforcement:
 
     def _is_last_call(self, agent: HostedAgent) -> bool:
         """Return whether all calls of this reply have ended: the host would run the rest."""
-        if self._event.kind == TOOLS_ENDED:
+        if self._event.kind in (TOOLS_ENDED, CALL_ASKED):
             return True
         is_subagent = self._called.parent_id is not None
         try:
@@ -173,14 +174,20 @@ class Enforcement:
         except StateError as error:
             self._store.fail(agent_id, f"not ended: its handoff cannot be stored: {error}")
             agent = None
-        if self.stop_reason and agent is not None:
+        is_ended = bool(self.stop_reason) and agent is not None
+        if not is_ended or self._is_ended_twice:
+            self._release()
+        if is_ended:
             return agent
         self.stop_reason = ""
-        self._release()
         return None
 
     def _end(self, agent: HostedAgent, checkpoint: str | None, problem: str) -> None:
         record, memory, now = agent.record, agent.memory, self._store.now
+        if is_enforced(memory):
+            # By another call of the same reply, about which the host asked at the same time.
+            self._is_ended_twice, self.stop_reason = True, NOT_RETURNED
+            return
         begun = [call for call in memory.running if call not in self._running]
         if begun or not (record.active and agent.must_return):
             return  # a parallel call has changed it meanwhile
@@ -329,6 +336,12 @@ class Enforcement:
         replace_file(store.installed.switch_path, compact_json.dumps(facts).encode("ascii"))
         self.user_note = note
         store.fail(self._called.agent_id, note)
+
+
+def has_ended(agent: HostedAgent) -> bool:
+    """Return whether an agent was ended in this turn, or, a subagent, in its life."""
+    is_over = agent.memory.turn_ended or not (agent.is_session or agent.record.active)
+    return is_over and is_enforced(agent.memory)
 
 
 def is_enforced(memory: HookMemory) -> bool:

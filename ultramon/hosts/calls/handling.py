@@ -187,7 +187,11 @@ class HookCall:
                 agent.memory.is_cleared = True
             if event.tokens is not None:
                 agent.gauge.take(event.tokens, 0, self._store.now)
-            agent.wait()
+            if event.prompt:
+                # The host reports the prompt beside the start, and waits for neither first.
+                self._begin_prompt(agent)
+            else:
+                agent.wait()
 
         agent = self._called.update(change)
         self._follow_clear(agent)
@@ -330,22 +334,32 @@ class HookCall:
             return ""  # there is nothing but a turn that could be ended
         return self._measure(lambda agent: agent.begin_turn(""), is_call=False)
 
+    def _before_permission(self) -> str:
+        """End a turn at a call that an agent asks for after its time to return is over."""
+        from ultramon.hosts.calls.enforcement import has_ended
+
+        record = self._store.find(self.agent_id)
+        # The host asks for the calls of one reply at once: each is denied.
+        self._is_over = record is not None and has_ended(self._store.hosted(record))
+        if self._is_over or self._store.installed.enforce is None:
+            return ""
+        return self._measure(lambda agent: None, is_call=False)
+
     def _nudge(self) -> None:
         """Keep a turn ended that the host would continue by itself."""
         record = self._store.find(self.agent_id)
         self._is_over = record is not None and self._store.hosted(record).memory.turn_ended
 
     def _prompt(self) -> str:
+        return self._measure(self._begin_prompt, is_call=False)
+
+    def _begin_prompt(self, agent: HostedAgent) -> None:
         from ultramon.state.prompt_text import GOAL_HEADING
 
-        event = self._event
-
-        def begin(agent: HostedAgent) -> None:
-            # It would name every context of a relay.
-            agent.begin_turn(event.prompt.removeprefix(GOAL_HEADING))
-            agent.keep_prompt(event.prompt)
-
-        return self._measure(begin, is_call=False)
+        prompt = self._event.prompt
+        # It would name every context of a relay.
+        agent.begin_turn(prompt.removeprefix(GOAL_HEADING))
+        agent.keep_prompt(prompt)
 
     def _measure(self, act: Callable[[HostedAgent], None], *, is_call: bool) -> str:
         """Take the reading; return what the agent is to read: notices, ends, then a warning."""
@@ -361,12 +375,14 @@ class HookCall:
         if event.returned is not None:
             returned = self._subagents().end_returned(event.returned)
             self._child_ends = returned if warns else None
+            if returned is not None and not event.can_answer:
+                self._ended = returned.child()  # its launcher reads of it with a later call
 
         def change(agent: HostedAgent, reading: LastReading) -> None:
             nonlocal warning, ends, must_end, is_compacted
             self._called.ensure(agent)
             act(agent)
-            agent.memory.is_lagging = event.call_id is not None and not reading.is_current
+            agent.memory.is_lagging = event.awaited_id is not None and not reading.is_current
             agent.take(reading.report, reading.place)
             must_end = can_end and self._must_end(agent, reading)
             if must_end:
@@ -530,6 +546,7 @@ _ACTS: dict[str, Callable[[HookCall], str | None]] = {
     port.TOOL_STARTED: HookCall._before_call,
     port.TOOL_ENDED: HookCall._after_call,
     port.TOOLS_ENDED: HookCall._after_calls,
+    port.CALL_ASKED: HookCall._before_permission,
     port.NUDGED: HookCall._nudge,
     port.WAITING: HookCall._wait,
     port.COMPACTING: HookCall._before_compaction,

@@ -90,7 +90,7 @@ class Readings:
             return LastReading()
         try:
             reading = self._files.read_last_reading(
-                path, is_subagent=subagent_id is not None, call_id=event.call_id
+                path, is_subagent=subagent_id is not None, call_id=event.awaited_id
             )
             if reading.has_given_up:
                 self._problem = f"no reply in the last {MAX_TAIL_BYTES >> 20} MB of {path}"
@@ -99,7 +99,7 @@ class Readings:
             return reading
         except FileNotFoundError:
             # Before the first reply there is none; when a tool has run there must be one.
-            if event.kind in (TOOL_ENDED, TOOLS_ENDED, PROMPT) and event.call_id is not None:
+            if event.kind in (TOOL_ENDED, TOOLS_ENDED, PROMPT) and event.awaited_id is not None:
                 self._problem = f"no transcript {path}"
         except (OSError, ValueError) as error:
             self._problem = f"transcript not read: {error}"
@@ -139,7 +139,7 @@ class Readings:
         Raises:
             BehindError: It is not written down yet, and may.
         """
-        if self._event.call_id and not reading.is_current and self._may_hide(agent, reading):
+        if self._event.awaited_id and not reading.is_current and self._may_hide(agent, reading):
             raise BehindError(lambda reading: reading.is_current, WAIT_SECONDS)
 
     def _may_hide(self, agent: HostedAgent, reading: LastReading) -> bool:
@@ -160,6 +160,8 @@ class Readings:
         Raises:
             BehindError: It is of an earlier one.
         """
+        if self._event.hook_mark and not reading.is_current:
+            raise BehindError(lambda reading: reading.is_current, END_WAIT_SECONDS)
         text = self._event.last_text.rstrip()
         before = agent.memory.last_reply_at
 

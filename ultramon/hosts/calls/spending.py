@@ -331,7 +331,7 @@ class Spending:
             reserve = read_reserve(self._folder, self._called.session_id) or reserve
             all_spent = self._count(reserve)
         if (
-            self._event.call_id is not None
+            self._event.awaited_id is not None
             and not reserve.is_passed(all_spent)
             and reserve.is_near(all_spent)
         ):

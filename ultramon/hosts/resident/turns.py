@@ -80,7 +80,7 @@ class Knowledge:
         path = host.transcripts.transcript_path(event, event.subagent_id, event.session_id)
         try:
             reading = event.reading or host.transcripts.read_last_reading(
-                path or "", is_subagent=event.subagent_id is not None, call_id=event.call_id
+                path or "", is_subagent=event.subagent_id is not None, call_id=event.awaited_id
             )
         except (OSError, ValueError):
             return True
