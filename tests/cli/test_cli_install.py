@@ -32,8 +32,7 @@ def test_it_lists_the_hosts_of_this_machine(machine):
         "claude-code  is here: ultramon install claude-code",
         "gemini       reports itself",
         "codex        not on this machine",
-        "copilot      unknown: host='copilot' (from argument) is not allowed: must be a host that"
-        " ultramon can install into",
+        "copilot      not on this machine",
         "opencode     not on this machine",
         "qwen         not on this machine",
     ]

@@ -193,8 +193,8 @@ def test_every_method_of_the_port_is_on_the_page():
 def test_the_table_of_hosts_says_what_is_so():
     """What each built-in host takes, by its column."""
     names = {
-        "Claude Code": "claude-code", "Codex": "codex", "Gemini CLI": "gemini",
-        "Qwen Code": "qwen", "opencode": "opencode",
+        "Claude Code": "claude-code", "Codex": "codex", "Copilot CLI": "copilot",
+        "Gemini CLI": "gemini", "Qwen Code": "qwen", "opencode": "opencode",
     }  # fmt: skip
     table = PAGE[PAGE.index("| | Claude Code") :].partition("\n\n")[0]
     head, _, *rows = [line.strip("|").split(" | ") for line in table.splitlines()]

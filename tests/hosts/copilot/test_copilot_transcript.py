@@ -170,6 +170,11 @@ def test_the_system_prompt_stands_in_every_request():
     """Definitions of tools are not written down."""
     (found, *_) = of(Standing, records_of("plain_then_continue"))
     assert (found.parts, found.is_whole) == ((("system", "…"),), False)
+    said = "You are.\n<custom_instruction>\nRule.\n</custom_instruction>\n\nEnd."
+    (found,) = read_transcript([event("system.message", {"content": said})])
+    assert found.parts == (
+        ("system", "You are.\n\n\nEnd."), ("memory:custom instructions", "\nRule.\n"),
+    )  # fmt: skip
 
 
 def test_a_rewind_is_no_compaction():

@@ -225,8 +225,8 @@ def command(
     status line that is there is kept and shown. Called again it brings its entries up to date,
     and what is not given stays as it was, else as in [brackets].
 
-    HOST is claude-code, codex, gemini, opencode, qwen, or one that another package offers; without
-    it those of this machine are listed.
+    HOST is claude-code, codex, copilot, gemini, opencode, qwen, or one that another package offers;
+    without it those of this machine are listed.
     """
     if host is None:
         # A choice is for an installation, and without a host there is none.

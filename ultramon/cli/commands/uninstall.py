@@ -36,7 +36,7 @@ def command(
     entries of ultramon go. With the last installation go its choices, backups and failure log.
     Pins stay, and so do states of agents: `ultramon backend prune` deletes those that have ended.
 
-    HOST is claude-code, codex, gemini, opencode, qwen, or one that another package offers.
+    HOST is claude-code, codex, copilot, gemini, opencode, qwen, or one that another package offers.
     """
     from ultramon.hosts.install.plans import SetupRequest
     from ultramon.state.pins import Pins

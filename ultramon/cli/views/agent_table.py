@@ -295,8 +295,8 @@ def _fitting(filled: list[FilledColumn], look: Look, width: int) -> list[FilledC
 
 NO_AGENTS = (
     "no agents; `ultramon report` shows what sessions did so far, `ultramon install HOST` has the "
-    "next ones of claude-code, codex, gemini, opencode or qwen report themselves, `ultramon "
-    "demo` starts some"
+    "next ones of claude-code, codex, copilot, gemini, opencode or qwen report themselves, "
+    "`ultramon demo` starts some"
 )
 """What to do next where there is nothing to show."""
 _MOST_TRENDS = 50

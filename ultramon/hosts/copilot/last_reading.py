@@ -1,7 +1,7 @@
 """The last reading in an event file, found from its end, and how a session ended.
 
-Standard library only: every hook call that measures uses it. The host writes the usage of a reply
-down before it calls the hooks of its tools, so nothing newer is ever missing.
+Standard library only: every hook call that measures uses it. The host writes its events down in
+batches: up to 150 ms pass until the call of a hook, and the reply before it, is in the file.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from ultramon.hosts.copilot.reader import (
 )
 from ultramon.hosts.transcripts.jsonl import object_in, open_transcript, text_of, text_or_none
 from ultramon.hosts.transcripts.records import OVERFLOW, Billed, LastReading, Report, SessionEnd
-from ultramon.hosts.transcripts.tail import MAX_TAIL_BYTES, objects_from_end
+from ultramon.hosts.transcripts.tail import BLOCK_BYTES, MAX_TAIL_BYTES, objects_from_end
 from ultramon.system.timestamps import parse_time
 
 TYPE_CHECKING = False
@@ -33,7 +33,9 @@ if TYPE_CHECKING:
     from ultramon.hosts.transcripts.jsonl import JsonObject
 
 _ABORT, _SHUTDOWN = "abort", "session.shutdown"
+_CALLED, _FAILED = "tool.execution_start", "subagent.failed"
 _FACTS = (USAGE, COMPACTED, ERROR, REPLY, _ABORT)
+_MARKED_BYTES = 1 << 20
 _TURNS = ("assistant.turn_start", "assistant.turn_end")
 
 
@@ -43,7 +45,7 @@ def read_last_reading(path: str, *, is_subagent: bool, call_id: str | None = Non
     Args:
         path: The event file, or ``<file>/<id>`` of a subagent in it.
         is_subagent: Whether it is a subagent's; its name says it too.
-        call_id: Not needed: a hook is called when its reply is written down.
+        call_id: The milliseconds of the hook call that asks; None = nothing is waited for.
 
     Raises:
         OSError: It cannot be opened: it is not there, or not readable.
@@ -52,7 +54,7 @@ def read_last_reading(path: str, *, is_subagent: bool, call_id: str | None = Non
     file, agent_id = split(path)
     fd, size = open_transcript(file)
     reading = LastReading.of_file(os.fstat(fd).st_ino, size)
-    reading.is_current = True
+    reading.is_current = call_id is None or _holds(fd, size, call_id.encode())
     texts: dict[str | None, str] = {}
     for entry, end in _own_events(fd, size, agent_id, _FACTS):
         kind, data, at = entry["type"], object_in(entry, "data"), parse_time(entry.get("timestamp"))
@@ -78,6 +80,17 @@ def read_last_reading(path: str, *, is_subagent: bool, call_id: str | None = Non
     else:
         reading.has_given_up = reading.report is None and size > MAX_TAIL_BYTES
     return reading
+
+
+def _holds(fd: int, size: int, mark: bytes) -> bool:
+    """Return whether a mark is in the last MiB of a file, nearly always in its last block."""
+    end = size
+    while end > max(0, size - _MARKED_BYTES):
+        start = max(0, end - BLOCK_BYTES)
+        if mark in os.pread(fd, end - start + len(mark), start):
+            return True
+        end = start
+    return False
 
 
 def _note_error(reading: LastReading, entry: JsonObject, data: JsonObject) -> None:
@@ -126,6 +139,29 @@ def read_new_requests(
         if len(found) == most:
             break
     return found[::-1]
+
+
+def find_failed(path: str, agent_id: str | None, asked: object) -> str | None:
+    """Return the subagent of a call that has failed; None = it began none. Raises as above.
+
+    Args:
+        path: The event file.
+        agent_id: The agent that called; None = the session.
+        asked: The arguments of the call, by which the file names it too.
+    """
+    failed: dict[object, str | None] = {}
+    marks = (_FAILED.encode(), _CALLED.encode())
+    for entry, _ in objects_from_end(*open_transcript(path), marks):
+        data = object_in(entry, "data")
+        if entry.get("type") == _FAILED:
+            failed[data.get("toolCallId")] = agent_of(entry)
+        elif (
+            entry.get("type") == _CALLED
+            and agent_of(entry) == agent_id
+            and data.get("arguments") == asked
+        ):
+            return failed.get(data.get("toolCallId"))
+    return None
 
 
 def read_session_end(path: str) -> SessionEnd | None:

@@ -21,6 +21,7 @@ from ultramon.hosts.transcripts.jsonl import (
 from ultramon.hosts.transcripts.prompts import is_ultramons
 from ultramon.hosts.transcripts.records import (
     HOOKS,
+    MEMORY,
     OVERFLOW,
     SYSTEM,
     ULTRAMON,
@@ -58,6 +59,9 @@ _OF_HOOKS = (b'{"type":"hook.', b'{"type": "hook.')
 _FROM_AGENT = "agent-"
 """Source of a prompt that one agent has written for another."""
 _TIME = "attachment:time"
+_INSTRUCTED, _INSTRUCTED_END = "<custom_instruction>", "</custom_instruction>"
+_INSTRUCTIONS = f"{MEMORY}custom instructions"
+"""All such files together: their names are not written down."""
 
 
 def read_transcript(lines: Iterable[bytes]) -> Iterator[Record]:
@@ -291,9 +295,14 @@ class LineReader(TranscriptReader):
                 yield Content(one, ULTRAMON if is_ultramons(one) else kind, at)
 
     def _read_system(self, entry: JsonObject, data: JsonObject, at: float | None) -> list[Record]:
-        # Definitions of tools are not written down.
         text = text_of(data.get("content"), ("text",))
-        return [Standing(((SYSTEM, text),), False, at)] if text else []
+        first, *rest = text.split(_INSTRUCTED)
+        pieces = [one.partition(_INSTRUCTED_END) for one in rest]
+        own = first + "".join(after for _, _, after in pieces)
+        files = "".join(inner for inner, _, _ in pieces)
+        parts = [one for one in ((SYSTEM, own), (_INSTRUCTIONS, files)) if one[1].strip()]
+        # Definitions of tools are not written down.
+        return [Standing(tuple(parts), False, at)] if parts else []
 
     def _read_summary(self, entry: JsonObject, data: JsonObject, at: float | None) -> list[Record]:
         request = request_of(entry)

@@ -117,7 +117,7 @@ def fleet_content(
         aria_label="Agents",
     )
     empty = "No agents. `ultramon demo` starts some; `ultramon install HOST` has the next sessions "
-    empty += "of claude-code, codex, gemini, opencode or qwen report themselves."
+    empty += "of claude-code, codex, copilot, gemini, opencode or qwen report themselves."
     left_out = None
     if look.left_out:
         link = url("/", {**chosen, "limit": min(limit + look.left_out, more)})
