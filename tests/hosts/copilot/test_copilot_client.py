@@ -216,3 +216,23 @@ def test_a_session_that_is_killed_is_lost_until_it_is_resumed(client):
     assert (record.outcome, record.generation, record.estimated_tokens) == (
         "completed", 2, 32_000,
     )  # fmt: skip
+
+
+@pytest.mark.exhaustive
+def test_the_list_of_the_agent_is_its_plan(client):
+    """The client keeps it in a database, where the agent writes by SQL."""
+
+    def sql(query):
+        return "sql", {"description": "todos", "query": query}
+
+    steps = [
+        Step(30_000, sql("INSERT INTO todos (id, title) VALUES ('a', 'read'), ('b', 'write')")),
+        Step(31_000, sql("UPDATE todos SET status = 'done' WHERE id = 'a'")),
+        Step(32_000),
+    ]
+    with client.api({"MAIN": steps}):
+        assert client.run("[[MAIN]] work").returncode == 0
+    (record,) = client.records()
+    assert [(task["name"], task["status"]) for task in record.tasks or ()] == [
+        ("read", "done"), ("write", "pending"),
+    ]  # fmt: skip

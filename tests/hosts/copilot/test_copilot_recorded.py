@@ -2,6 +2,8 @@
 
 import json
 import os
+import sqlite3
+from contextlib import closing
 
 import pytest
 from helpers.copilot_session import CopilotRun, CopilotSession
@@ -140,3 +142,34 @@ def test_a_subagent_of_no_session_is_refused(tmp_path):
     assert session.run(BASE | payload).stdout == b""
     assert session.ids() == []
     assert f"the client {os.getpid()} has no session open" in session.failures()[0]
+
+
+SCHEMA = """CREATE TABLE todos (id TEXT PRIMARY KEY, title TEXT NOT NULL, description TEXT,
+    status TEXT DEFAULT 'pending' CHECK(status IN ('pending', 'in_progress', 'done', 'blocked')),
+    created_at TEXT DEFAULT (datetime('now')), updated_at TEXT DEFAULT (datetime('now')))"""
+"""As the client makes it."""
+
+
+def test_the_list_of_the_session_is_its_plan(tmp_path):
+    """Read where a query names it; a database that is none changes nothing."""
+    session = CopilotSession(tmp_path)
+    folder = session.sessions / "s"
+    folder.mkdir(parents=True)
+    (folder / "events.jsonl").touch()
+    query = {"hook_event_name": "PostToolUse", "tool_name": "sql"}
+
+    def names(text):
+        session.run(BASE | query | {"tool_input": {"query": text}})
+        return [(task["name"], task["status"]) for task in session.record("s").tasks or ()]
+
+    assert names("SELECT * FROM todos") == []
+    with closing(sqlite3.connect(folder / "session.db")) as database, database:
+        database.execute(SCHEMA)
+        rows = [("a", "write a", "done"), ("b", "write b", "in_progress"), ("c", "c", "blocked")]
+        database.executemany("INSERT INTO todos (id, title, status) VALUES (?, ?, ?)", rows)
+    assert names("SELECT 1 FROM notes") == []
+    expected = [("write a", "done"), ("write b", "in_progress"), ("c", "pending")]
+    assert names("UPDATE Todos SET status = 'done' WHERE id = 'a'") == expected
+    (folder / "session.db").write_bytes(b"no database")
+    assert names("SELECT * FROM todos") == expected
+    assert session.failures() == []

@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from typing import Any
 
     from ultramon.hosts.port import HookEvent
+    from ultramon.state.stored_plan import TaskReport
 
 _START, _ASKED, _CALL_FAILED = "SubagentStart", "PermissionRequest", "PostToolUseFailure"
 _KINDS = {
@@ -36,6 +37,7 @@ _KINDS = {
 _PROJECT_VARIABLE = "COPILOT_PROJECT_DIR"
 _LAUNCH_TOOL = "Agent"
 """Its name in such a payload; in the event file it is ``task``."""
+_SQL, _TODOS = "sql", "todos"
 _FAILED = "error"
 _WAIT_SECONDS, _LOOK_AGAIN_SECONDS = 0.2, 0.01
 """For the end of a subagent in the file; a forwarder waits longer for the resident's first word."""
@@ -77,6 +79,8 @@ class CopilotDialect(Dialect):
             event.can_answer = False  # the host drops the answer
             if payload.get("tool_name") == _LAUNCH_TOOL:
                 event.returned = _returned(event, payload)
+        elif event.kind == port.TOOL_ENDED and payload.get("tool_name") == _SQL:
+            event.tasks = _todos(event, payload)
         elif event.kind == port.SUBAGENT_ENDED:
             event.last_text = text_in(payload, "last_assistant_message")
         elif event.kind == port.WAITING:
@@ -179,6 +183,17 @@ def _session_of(pid: int, folder: str) -> str:
         if os.path.lexists(os.path.join(folder, name, f"inuse.{pid}.lock")):
             return name
     raise ValueError(f"the client {pid} has no session open")
+
+
+def _todos(event: HookEvent, payload: dict[str, Any]) -> TaskReport | None:
+    asked = payload.get("tool_input")
+    query = asked.get("query") if isinstance(asked, dict) else None
+    # Agents keep tables of their own in the same database.
+    if event.transcript_path is None or not isinstance(query, str) or _TODOS not in query.lower():
+        return None
+    from ultramon.hosts.copilot.todos import read_todos
+
+    return read_todos(event.transcript_path)
 
 
 def _returned(event: HookEvent, payload: dict[str, Any]) -> ReturnedSubagent | None:

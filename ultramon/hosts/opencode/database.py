@@ -1,4 +1,4 @@
-"""The host's database, read without writing to it or keeping it from being written.
+"""The host's database: sessions, their messages and the parts of these.
 
 Loaded late: SQLite would cost a hook 5 ms. Every query goes through an index and is bounded by one
 session, for databases of many gigabytes.
@@ -6,18 +6,15 @@ session, for databases of many gigabytes.
 
 from __future__ import annotations
 
-import errno
 import os
-import stat
-from contextlib import closing, contextmanager
 from typing import TYPE_CHECKING, Any
-from urllib.parse import quote
+
+from ultramon.hosts.transcripts.database import check_regular, opened
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
 MAGIC = b"SQLite format 3\0"
-_BUSY_SECONDS = 0.2
 _TABLES = {"session", "message", "part", "todo", "project"}
 _ROOT = """
     WITH RECURSIVE up(id, parent_id, depth) AS (
@@ -33,44 +30,6 @@ _CHILDREN = """
         WHERE depth < 16
     ) SELECT id FROM down
 """
-
-
-@contextmanager
-def opened(path: str) -> Iterator[Any]:
-    """Open a database for reading; a link is what it leads to, as it is to the client.
-
-    Raises:
-        OSError: It is not there, not readable, or another program has locked it.
-        ValueError: It is no regular file, no database, or one whose tables are not known.
-    """
-    _check_regular(path)
-    try:
-        import sqlite3
-    except ImportError as error:
-        raise OSError(errno.ENOSYS, "this Python has no SQLite", path) from error
-    # Without a log of writes no client has it open; SQLite would make an empty one, and leave it.
-    real = os.path.realpath(path)  # a link has no log beside it
-    how = "mode=ro" if os.path.exists(f"{real}-wal") else "mode=ro&immutable=1"
-    try:
-        uri = f"file:{quote(real)}?{how}"
-        connection = sqlite3.connect(uri, timeout=_BUSY_SECONDS, isolation_level=None, uri=True)
-        with closing(connection):
-            connection.text_factory = bytes  # what is no UTF-8 must not hide the rest
-            yield connection
-    except sqlite3.OperationalError as error:
-        if str(error).startswith("no such"):
-            raise ValueError(
-                f"{path}: of a version that ultramon does not know: {error}"
-            ) from error
-        raise OSError(errno.EIO, str(error), path) from error
-    except sqlite3.DatabaseError as error:
-        raise ValueError(f"{path}: {error}") from error
-
-
-def _check_regular(path: str) -> None:
-    """Refuse what would block: a pipe waits for a writer."""
-    if not stat.S_ISREG(os.stat(path).st_mode):
-        raise ValueError(f"{path} is not a regular file")
 
 
 def split(path: str) -> tuple[str, str]:
@@ -93,7 +52,7 @@ def is_of_host(path: str) -> bool:
         ValueError: It is a database, and damaged.
     """
     try:
-        _check_regular(path)
+        check_regular(path)
     except (FileNotFoundError, NotADirectoryError, ValueError):
         return False
     with open(path, "rb") as stream:

@@ -69,7 +69,8 @@ def read_last_reading(path: str, *, is_subagent: bool, call_id: str | None = Non
         OSError: The database cannot be opened or read.
         ValueError: It is none, or of an unknown version.
     """
-    from ultramon.hosts.opencode.database import opened, parts_of, split
+    from ultramon.hosts.opencode.database import parts_of, split
+    from ultramon.hosts.transcripts.database import opened
 
     file, session_id = split(path)
     with opened(file) as database:
@@ -87,7 +88,8 @@ def read_last_replies(path: str, *, is_subagent: bool) -> list[tuple[Report, lis
 
     Without their calls: the plugin reports the end of all of a reply's calls at once.
     """
-    from ultramon.hosts.opencode.database import opened, split
+    from ultramon.hosts.opencode.database import split
+    from ultramon.hosts.transcripts.database import opened
 
     file, session_id = split(path)
     found: list[tuple[Report, list[str]]] = []
@@ -105,7 +107,8 @@ def read_new_requests(
     path: str, counted: Collection[str], most: int
 ) -> list[tuple[str, Report | Billed]]:
     """Return what requests of a session cost; see `Transcripts.new_requests`."""
-    from ultramon.hosts.opencode.database import message, newest_message_ids, opened, split
+    from ultramon.hosts.opencode.database import message, newest_message_ids, split
+    from ultramon.hosts.transcripts.database import opened
 
     file, session_id = split(path)
     found = []
@@ -129,7 +132,8 @@ def read_session_end(path: str) -> SessionEnd | None:
         OSError: As `read_last_reading`.
         ValueError: As `read_last_reading`.
     """
-    from ultramon.hosts.opencode.database import opened, split
+    from ultramon.hosts.opencode.database import split
+    from ultramon.hosts.transcripts.database import opened
 
     file, session_id = split(path)
     with opened(file) as database:
