@@ -7,13 +7,14 @@ import os
 import subprocess
 from functools import partial
 
-from helpers import codex_client, gemini_client, opencode_client, qwen_client
+from helpers import codex_client, copilot_client, gemini_client, opencode_client, qwen_client
 from helpers.program import PROGRAM
 from helpers.qwen_session import NEW
 from helpers.relayed import RelayedProject
 
 SETTINGS = {
     "codex": ("--dangerously-bypass-approvals-and-sandbox",),
+    "copilot": ("--allow-all",),
     "gemini": ("--yolo", "-m", "gemini-2.5-pro"),
     "opencode": (),
     "qwen": ("--yolo",),
@@ -63,6 +64,7 @@ def begin_project(agent, directory):
     """Make a project for relays of a client; into Gemini CLI alone its hooks are installed."""
     clients = {
         "codex": codex_client.Client,
+        "copilot": copilot_client.Client,
         "gemini": gemini_client.Client,
         "opencode": opencode_client.Client,
         "qwen": partial(qwen_client.Client, version=NEW),
@@ -86,6 +88,8 @@ PLANS = {
 
 def plan(*steps, agent="codex"):
     """A call that keeps steps, each with its status, as the plan."""
+    if agent == "copilot":
+        return _todos(steps)
     tool, entries, name = PLANS[agent]
     kept = [{name: step, "status": status} for step, status in steps]
     if agent == "opencode":
@@ -93,6 +97,16 @@ def plan(*steps, agent="codex"):
     if agent == "qwen":
         kept = [{"id": str(number)} | entry for number, entry in enumerate(kept)]
     return tool, {entries: kept}
+
+
+def _todos(steps):
+    """The same by SQL, which knows another word for what is completed."""
+    rows = [
+        f"('{number}', '{step}', '{'done' if status == 'completed' else status}')"
+        for number, (step, status) in enumerate(steps)
+    ]
+    query = f"INSERT OR REPLACE INTO todos (id, title, status) VALUES {', '.join(rows)}"
+    return "sql", {"description": "keep todos", "query": query}
 
 
 def touch(*names):

@@ -8,7 +8,11 @@ from helpers.scripted_model import Step
 CHECK = ("--verify", "test -e {item}")
 SECONDS = 300
 EACH = pytest.mark.parametrize(
-    "name", ["codex", "gemini", "qwen", pytest.param("opencode", marks=pytest.mark.exhaustive)]
+    "name",
+    [
+        *("codex", "gemini", "qwen"),
+        *(pytest.param(one, marks=pytest.mark.exhaustive) for one in ("copilot", "opencode")),
+    ],
 )
 STEPS = [Step(20_000 + number, touch(f"made-{number}")) for number in range(20)]
 """A context that never comes to an end."""

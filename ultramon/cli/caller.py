@@ -18,8 +18,12 @@ if TYPE_CHECKING:
 
 VARIABLES = ("ULTRAMON_AGENT_ID", "CLAUDE_SESSION_MANAGER_ID")
 """The second one is the older name, kept for existing setups."""
-SESSION_VARIABLES = ("CLAUDE_CODE_SESSION_ID", "GEMINI_SESSION_ID", "QWEN_CODE_SESSION_ID")
-"""Set by hosts for the commands that their agents run; in a subagent it is the session too."""
+SESSION_VARIABLES = (
+    "CLAUDE_CODE_SESSION_ID", "COPILOT_AGENT_SESSION_ID", "GEMINI_SESSION_ID",
+    "QWEN_CODE_SESSION_ID",
+)  # fmt: skip
+"""Set by hosts for the commands that their agents run; in a subagent it is the session too, but for
+Copilot CLI, where it names no agent then."""
 
 
 def caller_id() -> str | None:

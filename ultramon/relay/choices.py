@@ -44,7 +44,8 @@ class RelayChoices:
         verify: The command that checks an item, with ``{item}`` for it; None = no check.
         verify_seconds: After these the check has failed.
         agent: ``command``, or one or more hosts in the order in which they are preferred, with
-            commas: ``claude``, ``codex``, ``gemini``, ``opencode``, ``qwen``.
+            commas: ``claude``, ``codex``, ``copilot``, ``gemini``, ``opencode``,
+            ``qwen``.
         arguments: Of the host; or the command with its arguments. Those of several hosts are
             apart by `NEXT_ARGUMENTS`.
         hand_over_at: ``warning`` or ``critical``.

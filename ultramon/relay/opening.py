@@ -13,10 +13,11 @@ from ultramon.relay.launcher_order import Launchers
 from ultramon.relay.launchers.claude_code import ClaudeCodeLauncher
 from ultramon.relay.launchers.codex import CodexLauncher
 from ultramon.relay.launchers.command import CommandLauncher
+from ultramon.relay.launchers.copilot import CopilotLauncher
 from ultramon.relay.launchers.gemini import GeminiLauncher
 from ultramon.relay.launchers.opencode import OpencodeLauncher
 from ultramon.relay.launchers.qwen import QwenLauncher
-from ultramon.relay.option_values import CLAUDE, CODEX, COMMAND, GEMINI, OPENCODE, QWEN
+from ultramon.relay.option_values import CLAUDE, CODEX, COMMAND, COPILOT, GEMINI, OPENCODE, QWEN
 from ultramon.relay.prompts import hand_over_note
 from ultramon.relay.runs.pause import FIRST_LIMIT_PAUSE_SECONDS
 from ultramon.relay.runs.relay import Relay
@@ -40,6 +41,7 @@ if TYPE_CHECKING:
 _LAUNCHERS: dict[str, type[HookedLauncher]] = {
     CLAUDE: ClaudeCodeLauncher,
     CODEX: CodexLauncher,
+    COPILOT: CopilotLauncher,
     GEMINI: GeminiLauncher,
     OPENCODE: OpencodeLauncher,
     QWEN: QwenLauncher,

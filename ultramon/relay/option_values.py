@@ -1,8 +1,8 @@
 """What the options of a relay may be, and are where nothing is said; imports nothing."""
 
 CLAUDE, CODEX, GEMINI, COMMAND = "claude", "codex", "gemini", "command"
-OPENCODE, QWEN = "opencode", "qwen"
-HOSTS = (CLAUDE, CODEX, GEMINI, OPENCODE, QWEN)
+COPILOT, OPENCODE, QWEN = "copilot", "opencode", "qwen"
+HOSTS = (CLAUDE, CODEX, COPILOT, GEMINI, OPENCODE, QWEN)
 WARNING, CRITICAL = "warning", "critical"
 """The rungs at which a context may hand over, by their usual names."""
 DEFAULT_MAX_CONTEXTS = 20
