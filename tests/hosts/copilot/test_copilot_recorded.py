@@ -144,6 +144,36 @@ def test_a_subagent_of_no_session_is_refused(tmp_path):
     assert f"the client {os.getpid()} has no session open" in session.failures()[0]
 
 
+def test_a_question_is_a_wait_of_the_agent_that_asks(tmp_path):
+    """The payload names the session; the file, for whom a permission was asked."""
+    session = CopilotSession(tmp_path)
+    folder = session.sessions / "s"
+    folder.mkdir(parents=True)
+    note = {"hook_event_name": "Notification", "sessionId": "s", "timestamp": 1_795_733_027_402}
+    note |= {"notification_type": "permission_prompt", "message": "Run command: touch made"}
+    session.run(BASE | {"hook_event_name": "UserPromptSubmit", "prompt": "go"})
+
+    def waits(agent_id):
+        record = session.record(agent_id)
+        return record.phase, record.extra["copilot"].get("waitsFor")
+
+    def ask(agent_id):
+        asked = {"type": "permission.requested", "data": {}, "agentId": agent_id}
+        called = {"type": "hook.start", "data": {"input": {"timestamp": note["timestamp"]}}}
+        lines = (json.dumps(one) + "\n" for one in (asked, called))
+        (folder / "events.jsonl").write_text("".join(lines))
+        session.run(note)
+
+    ask("a")
+    assert (waits("s.a"), waits("s")) == (("waiting", "permission"), ("working", None))
+    ask(None)
+    assert waits("s") == ("waiting", "permission")
+    session.run(BASE | {"hook_event_name": "PostToolUse", "tool_name": "Bash"})
+    assert waits("s") == ("working", None)
+    session.run(note | {"notification_type": "shell_completed"})
+    assert waits("s") == ("working", None)
+
+
 SCHEMA = """CREATE TABLE todos (id TEXT PRIMARY KEY, title TEXT NOT NULL, description TEXT,
     status TEXT DEFAULT 'pending' CHECK(status IN ('pending', 'in_progress', 'done', 'blocked')),
     created_at TEXT DEFAULT (datetime('now')), updated_at TEXT DEFAULT (datetime('now')))"""

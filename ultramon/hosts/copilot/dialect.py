@@ -7,10 +7,9 @@ Code has for events, since only then a payload says which event it is of.
 from __future__ import annotations
 
 import os
-import time
 
 from ultramon.hosts import port
-from ultramon.hosts.calls.claude_dialect import KINDS, event_of
+from ultramon.hosts.calls.claude_dialect import KINDS, event_of, read_notification
 from ultramon.hosts.calls.payload import checked_text, text_in
 from ultramon.hosts.calls.session_environment import calling_process
 from ultramon.hosts.copilot import configuration
@@ -28,10 +27,12 @@ if TYPE_CHECKING:
     from ultramon.state.stored_plan import TaskReport
 
 _START, _ASKED, _CALL_FAILED = "SubagentStart", "PermissionRequest", "PostToolUseFailure"
+_NOTIFICATION = "Notification"
 _KINDS = {
     **KINDS,
     _CALL_FAILED: port.TOOL_ENDED,
     _ASKED: port.CALL_ASKED,
+    _NOTIFICATION: port.WAITING,
     "SessionEnd": port.SESSION_ENDED,
 }
 _PROJECT_VARIABLE = "COPILOT_PROJECT_DIR"
@@ -39,8 +40,6 @@ _LAUNCH_TOOL = "Agent"
 """Its name in such a payload; in the event file it is ``task``."""
 _SQL, _TODOS = "sql", "todos"
 _FAILED = "error"
-_WAIT_SECONDS, _LOOK_AGAIN_SECONDS = 0.2, 0.01
-"""For the end of a subagent in the file; a forwarder waits longer for the resident's first word."""
 _PROMPT_WORDS = ("-p", "--prompt")
 _MEASURED = (
     port.TOOL_ENDED,
@@ -83,6 +82,10 @@ class CopilotDialect(Dialect):
             event.tasks = _todos(event, payload)
         elif event.kind == port.SUBAGENT_ENDED:
             event.last_text = text_in(payload, "last_assistant_message")
+        elif event.name == _NOTIFICATION:
+            read_notification(event, payload)
+            if event.waits_for:
+                event.subagent_id = _asking(event)
         elif event.kind == port.WAITING:
             event.error = ""
             if is_subagent:
@@ -137,8 +140,8 @@ DIALECT = CopilotDialect()
 
 
 def _completed(payload: dict[str, Any]) -> dict[str, Any]:
-    """Return a payload with the members that two events have under the host's own names only."""
-    if "hook_event_name" in payload:
+    """Return a payload with the members that three events have under the host's own names only."""
+    if "session_id" in payload:
         return payload
     return {
         "hook_event_name": _ASKED if "hookName" in payload else _START,
@@ -201,19 +204,26 @@ def _returned(event: HookEvent, payload: dict[str, Any]) -> ReturnedSubagent | N
     error = checked_text(payload, "error")
     if error is None or event.transcript_path is None:
         return None
-    from ultramon.hosts.copilot.last_reading import find_failed
+    from ultramon.hosts.copilot.last_reading import await_mark, find_failed
 
-    found, asked = None, payload.get("tool_input")
-    deadline = time.monotonic() + _WAIT_SECONDS
-    while found is None:
-        try:
-            found = find_failed(event.transcript_path, event.subagent_id, asked)
-        except (OSError, ValueError):
-            return None
-        if time.monotonic() >= deadline:
-            break
-        time.sleep(_LOOK_AGAIN_SECONDS)
+    asked = payload.get("tool_input")
+    try:
+        await_mark(event.transcript_path, event.hook_mark)
+        found = find_failed(event.transcript_path, event.subagent_id, asked)
+    except (OSError, ValueError):
+        return None
     return None if found is None else ReturnedSubagent(found, False, False, error)
+
+
+def _asking(event: HookEvent) -> str | None:
+    """Return the subagent for which a person is asked; None = the session, or it is not known."""
+    from ultramon.hosts.copilot.last_reading import await_mark, find_asking
+
+    try:
+        await_mark(event.transcript_path or "", event.hook_mark)
+        return find_asking(event.transcript_path or "")
+    except (OSError, ValueError):
+        return None
 
 
 def _last_error(path: str | None) -> str:

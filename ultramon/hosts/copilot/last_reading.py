@@ -7,6 +7,7 @@ batches: up to 150 ms pass until the call of a hook, and the reply before it, is
 from __future__ import annotations
 
 import os
+import time
 
 from ultramon.hosts.copilot.event_file import split
 from ultramon.hosts.copilot.reader import (
@@ -33,6 +34,9 @@ if TYPE_CHECKING:
     from ultramon.hosts.transcripts.jsonl import JsonObject
 
 _ABORT, _SHUTDOWN = "abort", "session.shutdown"
+_ASKED = "permission.requested"
+WAIT_SECONDS, _LOOK_AGAIN_SECONDS = 0.15, 0.005
+"""A forwarder waits for 0.25 s for a resident's first word, which comes behind this."""
 _CALLED, _FAILED = "tool.execution_start", "subagent.failed"
 _FACTS = (USAGE, COMPACTED, ERROR, REPLY, _ABORT)
 _MARKED_BYTES = 1 << 20
@@ -139,6 +143,28 @@ def read_new_requests(
         if len(found) == most:
             break
     return found[::-1]
+
+
+def await_mark(path: str, mark: str | None) -> None:
+    """Wait, not for long, until the call of a hook stands in an event file; raises as above."""
+    deadline = time.monotonic() + WAIT_SECONDS
+    while mark is not None:
+        fd, size = open_transcript(path)
+        try:
+            is_there = _holds(fd, size, mark.encode())
+        finally:
+            os.close(fd)
+        if is_there or time.monotonic() >= deadline:
+            return
+        time.sleep(_LOOK_AGAIN_SECONDS)
+
+
+def find_asking(path: str) -> str | None:
+    """Return the subagent for which a person was asked last; None = the session."""
+    for entry, _ in objects_from_end(*open_transcript(path), (_ASKED.encode(),)):
+        if entry.get("type") == _ASKED:
+            return agent_of(entry)
+    return None
 
 
 def find_failed(path: str, agent_id: str | None, asked: object) -> str | None:

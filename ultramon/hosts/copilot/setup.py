@@ -21,7 +21,7 @@ HOOK = HookScript("copilot", "hook.py", ("hook", COPILOT.name), f"{COPILOT.name}
 FILE_NAME = os.path.join("hooks", "ultramon.json")
 EVENTS = (
     "SessionStart", "UserPromptSubmit", "PostToolUse", "PostToolUseFailure", "SubagentStart",
-    "SubagentStop", "Stop", "SessionEnd",
+    "SubagentStop", "Stop", "Notification", "SessionEnd",
 )  # fmt: skip
 """The events that ultramon needs. The host waits for each hook; the event file shows compactions,
 and errors that the host does not mend by asking again."""
