@@ -173,6 +173,7 @@ class Dialect:
     Attributes:
         ends_turns: Whether an event that every installation reports, before the model is asked
             again, has `HookEvent.can_end`.
+        names_clear: Whether the reason of an end says that a person emptied the conversation.
         prompts_before_compaction: How many prompts a conversation holds before the host can
             compact it, where it cuts between prompts; `compaction_limits` holds from there on.
         resident_programs: What a resident runs for this host beside its hook: a name, and the
@@ -180,6 +181,7 @@ class Dialect:
     """
 
     ends_turns = False
+    names_clear = True
     prompts_before_compaction = 0
     resident_programs: Mapping[str, tuple[str, str]] = {}
 

@@ -54,6 +54,28 @@ def test_a_person_is_asked_compacts_and_leaves(client):
     assert client.failures() == []
 
 
+def test_the_session_after_a_clear_takes_over(client):
+    """The client's reason for the end is that of a person who leaves."""
+    steps = [Step(30_000, text="First."), Step(9_000, text="Second.")]
+    with client.api({"MAIN": steps}), client.terminal() as screen:
+        screen.wait_for(READY)
+        screen.enter("[[MAIN]] work")
+        screen.wait_for("First.")
+        until(lambda: client.state_of(0) == AT_PROMPT)
+        screen.enter("/clear")
+        until(lambda: not any(record.active for record in client.records()))
+        screen.enter("[[MAIN]] next")
+        screen.wait_for("Second.")
+        until(lambda: len(client.records()) == 2)
+        screen.enter("/exit")
+        until(lambda: not any(record.active for record in client.records()))
+    before, after = sorted(client.records(), key=lambda record: record.started_at)
+    assert (before.label, after.label) == (None, "project: [[MAIN]] work")
+    assert (before.outcome, after.outcome) == ("completed", "completed")
+    assert after.estimated_tokens == 9_000
+    assert client.failures() == []
+
+
 def test_the_question_of_a_subagent_is_its_own_wait(client):
     """Its session works meanwhile."""
     asked = {"agent_type": "general-purpose", "name": "a", "description": "a", "mode": "sync"}

@@ -94,7 +94,7 @@ def _is_predecessor(store: HookStore, one: StateRecord, record: StateRecord) -> 
         return successor_id == record.agent_id
     is_cleared = (one.exit or {}).get("reason") == CLEAR
     if record.pid is not None:
-        return one.active or is_cleared
+        return one.active or is_cleared or not store.host.dialect.names_clear
     is_next = abs(record.started_at - one.last_heartbeat) <= NEXT_SECONDS
     return is_cleared and is_next and record.cwd is not None and one.cwd == record.cwd
 

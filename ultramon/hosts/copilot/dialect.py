@@ -39,7 +39,7 @@ _PROJECT_VARIABLE = "COPILOT_PROJECT_DIR"
 _LAUNCH_TOOL = "Agent"
 """Its name in such a payload; in the event file it is ``task``."""
 _SQL, _TODOS = "sql", "todos"
-_FAILED = "error"
+_NEW, _FAILED = "new", "error"
 _PROMPT_WORDS = ("-p", "--prompt")
 _MEASURED = (
     port.TOOL_ENDED,
@@ -55,6 +55,8 @@ _COMPACTED_AT = 0.8
 class CopilotDialect(Dialect):
     """Copilot CLI, learnt from version 1.0.102."""
 
+    names_clear = False
+
     def read_event(
         self, payload: dict[str, Any], environ: Mapping[str, str], tail: bytes = b""
     ) -> HookEvent:
@@ -66,6 +68,9 @@ class CopilotDialect(Dialect):
         is_subagent = event.subagent_id is not None
         if event.kind == port.SESSION_STARTED:
             event.prompt = text_in(payload, "initial_prompt")
+            if event.source == _NEW and self.has_prompts(environ):
+                # After `/clear`, or the first one of its process, which then continues no other.
+                event.source = port.CLEAR
         elif event.kind == port.SUBAGENT_STARTED:
             event.subagent_type = ""  # its prompt comes next, and says more
         elif event.kind == port.PROMPT:
