@@ -1,17 +1,22 @@
 """What the real Copilot CLI sent to its hooks, replayed in its order through the hook process."""
 
+import itertools
 import json
 import os
 import sqlite3
+import time
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 
 import pytest
 from helpers.copilot_session import CopilotRun, CopilotSession
 from helpers.recorded_run import HOSTILE_BYTES, in_epoch
 
+from ultramon.hosts.calls.enforcement import REPLIES_TO_RETURN
 from ultramon.hosts.calls.hosted_agent import CUT_TURN, NOT_RETURNED
 from ultramon.hosts.copilot.dialect import DIALECT
 from ultramon.hosts.port import CALL_ASKED, SUBAGENT_STARTED
+from ultramon.system.timestamps import format_time
 
 
 def test_subagents_have_their_own_readings(tmp_path):
@@ -172,6 +177,51 @@ def test_a_question_is_a_wait_of_the_agent_that_asks(tmp_path):
     assert waits("s") == ("working", None)
     session.run(note | {"notification_type": "shell_completed"})
     assert waits("s") == ("working", None)
+
+
+def test_calls_that_are_asked_for_at_once_end_a_turn_once(tmp_path):
+    """Each is denied, so that none of them runs; a read, which is not asked for, ends nothing."""
+    session = CopilotSession(tmp_path)
+    session.choose(enforce="critical", installed_at=time.time())
+    file = session.sessions / "s" / "events.jsonl"
+    file.parent.mkdir(parents=True)
+
+    def reply(tokens):
+        usage = {"model": "m", "inputTokens": tokens, "outputTokens": 9, "maxPromptTokens": 100_000}
+        entry = {"type": "session.usage_record", "data": {"usage": usage}, "id": str(tokens)}
+        with file.open("a") as stream:
+            stream.write(json.dumps(entry | {"timestamp": format_time(time.time())}) + "\n")
+
+    def call(payload):
+        """A hook call that stands in the file already, as its reply does."""
+        stamp = next(stamps)
+        with file.open("a") as stream:
+            stream.write(f'{{"type":"hook.start","data":{{"input":{{"timestamp":{stamp}}}}}}}\n')
+        return session.run({"cwd": "/home/user/project", "timestamp": stamp} | payload).stdout
+
+    stamps = itertools.count(1_795_733_027_402)
+    asked = {"hookName": "permissionRequest", "sessionId": "s", "toolName": "bash"}
+    ended = {"hook_event_name": "PostToolUse", "session_id": "s", "tool_name": "Bash"}
+    reply(70_000)
+    assert b"a hook ends this turn" in call(ended)
+    for number in range(1, REPLIES_TO_RETURN):
+        reply(70_000 + number)
+        assert call(asked) == b""
+        call(ended)
+    reply(71_000)
+    assert b"interrupt" not in call(ended)
+    with ThreadPoolExecutor() as pool:
+        answers = [json.loads(one) for one in pool.map(call, [asked] * 4)]
+    assert {(one["behavior"], one["interrupt"]) for one in answers} == {("deny", True)}
+    assert len(session.events("return_enforced")) == 1
+    ledger = json.loads((session.state / "copilot.enforced.json").read_text())
+    assert len(ledger["ends"]) == 1
+    record = session.record("s")
+    assert (record.handoff is not None, record.extra["copilot"]["turnEnded"]) == (True, True)
+    session.run(BASE | {"hook_event_name": "SessionEnd", "reason": "complete"})
+    record = session.record("s")
+    assert (record.outcome, record.exit) == ("cancelled", {"reason": NOT_RETURNED})
+    assert session.failures() == []
 
 
 SCHEMA = """CREATE TABLE todos (id TEXT PRIMARY KEY, title TEXT NOT NULL, description TEXT,

@@ -43,6 +43,8 @@ REPLIES_TO_RETURN = 3
 MAX_ENDS = 3
 WINDOW_SECONDS = 3600.0
 """So many agents of a state directory are ended within this time; then enforcement is off."""
+SAME_END_SECONDS = 10.0
+"""As long as a host waits for a hook."""
 CHECKPOINT_SECONDS = 4.0
 """For git; the host waits for ten seconds."""
 LEDGER_SUFFIX = ".enforced.json"
@@ -81,7 +83,6 @@ class Enforcement:
         self._path = path
         self._last_text = ""
         self._running: Sequence[str] = ()
-        self._is_ended_twice = False
 
     def is_due(self, agent: HostedAgent, reading: LastReading) -> bool:
         """Return whether the agent must be ended now; note it where only a dry run would end it.
@@ -174,19 +175,17 @@ class Enforcement:
         except StateError as error:
             self._store.fail(agent_id, f"not ended: its handoff cannot be stored: {error}")
             agent = None
-        is_ended = bool(self.stop_reason) and agent is not None
-        if not is_ended or self._is_ended_twice:
-            self._release()
-        if is_ended:
+        if self.stop_reason and agent is not None:
             return agent
         self.stop_reason = ""
+        self._release()
         return None
 
     def _end(self, agent: HostedAgent, checkpoint: str | None, problem: str) -> None:
         record, memory, now = agent.record, agent.memory, self._store.now
         if is_enforced(memory):
             # By another call of the same reply, about which the host asked at the same time.
-            self._is_ended_twice, self.stop_reason = True, NOT_RETURNED
+            self.stop_reason = NOT_RETURNED
             return
         begun = [call for call in memory.running if call not in self._running]
         if begun or not (record.active and agent.must_return):
@@ -289,8 +288,11 @@ class Enforcement:
                 self._switch_off(f"{self._ledger_path} cannot be read: {error}")
                 self._write_ledger([])
                 return False
+            now, agent_id = self._store.now, self._called.agent_id
+            if any(end[1:] == [agent_id] and now - end[0] < SAME_END_SECONDS for end in ends):
+                return True  # the host asks for other calls of the same reply
             if len(ends) < MAX_ENDS:
-                self._write_ledger([*ends, [self._store.now, self._called.agent_id]])
+                self._write_ledger([*ends, [now, agent_id]])
                 return True
             self._switch_off(
                 f"{len(ends)} agents were ended within an hour,"

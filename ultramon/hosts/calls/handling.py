@@ -336,14 +336,22 @@ class HookCall:
 
     def _before_permission(self) -> str:
         """End a turn at a call that an agent asks for after its time to return is over."""
+        if self._store.installed.enforce is None:
+            return ""
+        # The host asks for the calls of one reply at once, and each is denied: another of them may
+        # end the turn before this one, or while it is measured.
+        self._is_over = self._has_ended()
+        if not self._is_over:
+            self._measure(lambda agent: None, is_call=False)
+            own = self._enforcement
+            self._is_over = own is not None and not own.stop_reason and self._has_ended()
+        return ""
+
+    def _has_ended(self) -> bool:
         from ultramon.hosts.calls.enforcement import has_ended
 
         record = self._store.find(self.agent_id)
-        # The host asks for the calls of one reply at once: each is denied.
-        self._is_over = record is not None and has_ended(self._store.hosted(record))
-        if self._is_over or self._store.installed.enforce is None:
-            return ""
-        return self._measure(lambda agent: None, is_call=False)
+        return record is not None and has_ended(self._store.hosted(record))
 
     def _nudge(self) -> None:
         """Keep a turn ended that the host would continue by itself."""
