@@ -9,6 +9,7 @@ from itertools import pairwise
 
 import pytest
 from helpers.codex_session import CodexRun
+from helpers.copilot_session import CopilotRun
 from helpers.gemini_session import GeminiRun
 from helpers.host_home import HostHome
 from helpers.qwen_session import NEW, OLD, QwenRun
@@ -23,10 +24,11 @@ from ultramon.hosts.registry import find_host
 from ultramon.hosts.resident import forwarder
 from ultramon.system.findings import OK, PROBLEM, WARNING
 
-FOLDERS = {"claude-code": "claude_code", "codex": "codex", "gemini": "gemini",
-           "opencode": "opencode", "qwen": "qwen"}  # fmt: skip
+FOLDERS = {"claude-code": "claude_code", "codex": "codex", "copilot": "copilot",
+           "gemini": "gemini", "opencode": "opencode", "qwen": "qwen"}  # fmt: skip
 RUNS = {
     "codex": CodexRun,
+    "copilot": CopilotRun,
     "gemini": GeminiRun,
     "qwen": lambda path, name: QwenRun(path, NEW, name),
     "qwen 0.15": lambda path, name: QwenRun(path, OLD, name),
@@ -35,7 +37,7 @@ ANSWERED = [("codex", "plain"), ("gemini", "compress"), ("qwen 0.15", "plain")]
 """Of each host a run in which an agent is told something."""
 OTHERS = [
     ("codex", "codemode"), ("codex", "compact"), ("codex", "resume"), ("codex", "subagents"),
-    ("gemini", "plain"), ("gemini", "resume"), ("gemini", "subagent"),
+    ("copilot", "compaction"), ("gemini", "plain"), ("gemini", "resume"), ("gemini", "subagent"),
     ("qwen", "compact"), ("qwen", "overflow"), ("qwen", "plain"), ("qwen", "resume"),
     ("qwen", "subagents"), ("qwen 0.15", "compact"), ("qwen 0.15", "overflow"),
     ("qwen 0.15", "resume"), ("qwen 0.15", "subagents"),
@@ -236,11 +238,12 @@ def test_an_answered_call_loads_next_to_nothing(replayed, host, name):
 @pytest.fixture(params=sorted(set(FOLDERS) - {"claude-code", "opencode"}))
 def home(request, tmp_path, monkeypatch):
     """A home of each client that keeps its hooks in one file of the user."""
-    for variable in ("CODEX_HOME", "QWEN_HOME"):
+    for variable in ("CODEX_HOME", "COPILOT_HOME", "QWEN_HOME"):
         monkeypatch.setenv(variable, str(tmp_path / "client"))
     monkeypatch.setenv("GEMINI_CLI_HOME", str(tmp_path))
     folder = tmp_path / (".gemini" if request.param == "gemini" else "client")
-    name = "hooks.json" if request.param == "codex" else "settings.json"
+    names = {"codex": "hooks.json", "copilot": "hooks/ultramon.json"}
+    name = names.get(request.param, "settings.json")
     return HostHome(find_host(request.param), folder / name, tmp_path / "states")
 
 
