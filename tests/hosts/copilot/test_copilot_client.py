@@ -1,6 +1,7 @@
 """The real Copilot CLI with ultramon's hooks, against a scripted model."""
 
 import signal
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 from helpers.copilot_client import WINDOW, Client
@@ -236,3 +237,34 @@ def test_the_list_of_the_agent_is_its_plan(client):
     assert [(task["name"], task["status"]) for task in record.tasks or ()] == [
         ("read", "done"), ("write", "pending"),
     ]  # fmt: skip
+
+
+@pytest.mark.exhaustive
+def test_two_sessions_at_once_are_two_agents(client):
+    """Each is warned of its own number, in its own request."""
+    steps = {
+        "MAIN": [Step(50_000, SLOW), Step(tokens_at(70), SLOW), Step(tokens_at(71))],
+        "OTHER": [Step(10_000, SLOW), Step(11_000, SLOW), Step(12_000)],
+    }
+    with client.api(steps) as api, ThreadPoolExecutor() as pool:
+        ended = list(pool.map(client.run, ["[[MAIN]] work", "[[OTHER]] work"]))
+    assert ([done.returncode for done in ended], api.left()) == ([0, 0], {})
+    assert [len(texts) for texts in api.told("MAIN")] == [0, 0, 1]
+    assert not any(api.told("OTHER"))
+    found = {record.label: record.estimated_tokens for record in client.records()}
+    assert found == {"project: [[MAIN]] work": tokens_at(71), "project: [[OTHER]] work": 12_000}
+    assert client.failures() == []
+
+
+@pytest.mark.exhaustive
+def test_two_compactions_are_two_epochs(client):
+    """A second one begins when the new window is as full again."""
+    first = [Step(80_500, SLOW), Step(81_500, "sleep 2"), Step(21_000, SLOW)]
+    second = [Step(82_000, SLOW), Step(83_000, "sleep 2"), Step(22_000, SLOW), Step(22_500)]
+    with client.api({"MAIN": [Step(60_000, SLOW), *first, *second]}) as api:
+        done = client.run("[[MAIN]] work")
+    assert (done.returncode, api.left()) == (0, {}), done.stderr
+    assert [agent for agent, _ in api.requests].count(COMPACT) == 2
+    (record,) = client.records()
+    assert (record.epoch, record.estimated_tokens) == (3, 22_500)
+    assert client.failures() == []
