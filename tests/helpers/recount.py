@@ -101,6 +101,22 @@ def qwen(path):
     return summed(found)
 
 
+def copilot(path):
+    """The usage records of the session itself, and what its compactions used."""
+    found = []
+    for entry in decoded(path):
+        data, usage = entry.get("data") or {}, None
+        if entry.get("type") == "session.usage_record":
+            usage = data["usage"]
+        elif entry.get("type") == "session.compaction_complete":
+            usage = data.get("compactionTokensUsed")
+        if usage and not entry.get("agentId"):
+            read, write = usage.get("cacheReadTokens", 0), usage.get("cacheWriteTokens", 0)
+            new = usage["inputTokens"] - read - write
+            found.append((usage.get("model"), (new, read, write, 0, usage["outputTokens"])))
+    return summed(found)
+
+
 def summed(pairs):
     sums = {}
     for model, counts in pairs:
@@ -108,4 +124,10 @@ def summed(pairs):
     return {model: tuple(sum_[kind] for kind in KINDS) for model, sum_ in sums.items()}
 
 
-BY_HOST = {"claude-code": claude_code, "codex": codex, "gemini": gemini, "qwen": qwen}
+BY_HOST = {
+    "claude-code": claude_code,
+    "codex": codex,
+    "copilot": copilot,
+    "gemini": gemini,
+    "qwen": qwen,
+}

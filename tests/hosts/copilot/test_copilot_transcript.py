@@ -9,6 +9,7 @@ from helpers.program import run
 from hypothesis import given
 from hypothesis import strategies as st
 
+from ultramon.context.note import write_note
 from ultramon.hosts.copilot.reader import identify, looks_like_transcript, read_transcript
 from ultramon.hosts.copilot.transcripts import TRANSCRIPTS
 from ultramon.hosts.transcripts.jsonl import bounded_lines
@@ -155,7 +156,7 @@ def test_texts_are_what_filled_the_window():
         one for one in of(Content, records_of("subagents", PART_B)) if one.source == "tool:view"
     ]
     assert (result.text, result.file) == ("alpha\n", "a.txt")
-    said = "Context window: 80 % used."
+    said = write_note(80_000, 100_000, reading=("reported", 1.0), now=1.0)
     reminder = f"<system_reminder>\n{said}\n</system_reminder>"
     prompt = {"content": "go", "transformedContent": f"<now>1</now>\n\ngo\n\n{reminder}"}
     found = of(Content, read_transcript([event("user.message", prompt)]))
