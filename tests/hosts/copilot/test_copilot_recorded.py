@@ -11,6 +11,7 @@ from contextlib import closing
 import pytest
 from helpers.copilot_session import CopilotRun, CopilotSession
 from helpers.recorded_run import HOSTILE_BYTES, in_epoch
+from helpers.resident_session import until
 
 from ultramon.hosts.calls.enforcement import REPLIES_TO_RETURN
 from ultramon.hosts.calls.hosted_agent import CUT_TURN, NOT_RETURNED
@@ -62,6 +63,17 @@ def test_a_subagent_that_failed_is_found_by_the_call_that_launched_it(tmp_path):
         "PostToolUseFailure"
     )
     assert run.answers[failed].stdout == b""
+
+
+def test_a_call_that_waits_for_the_file_is_left_to_its_own_process(tmp_path):
+    """A resident must say its first word sooner; the session reads of the end all the same."""
+    run = CopilotRun(tmp_path, "overflow")
+    with run.asking_resident() as place:
+        run.step()
+        until(place.ask, "none runs")
+        _, told = run.readings()
+        assert place.ask()["calls"] == len(run.calls) - 1
+    assert any("failed: Prompt is too long" in text for text in told[run.session_id])
 
 
 BASE = {"session_id": "s", "cwd": "/home/user/project", "timestamp": "2026-11-26T22:00:00.000Z"}

@@ -11,7 +11,7 @@ import os
 from ultramon.hosts import port
 from ultramon.hosts.calls.claude_dialect import KINDS, event_of, read_notification
 from ultramon.hosts.calls.payload import checked_text, text_in
-from ultramon.hosts.calls.session_environment import calling_process
+from ultramon.hosts.calls.session_environment import CALLER, calling_process
 from ultramon.hosts.copilot import configuration
 from ultramon.hosts.port import Dialect, ReturnedSubagent
 from ultramon.system import compact_json
@@ -82,7 +82,7 @@ class CopilotDialect(Dialect):
         elif event.name == _CALL_FAILED:
             event.can_answer = False  # the host drops the answer
             if payload.get("tool_name") == _LAUNCH_TOOL:
-                event.returned = _returned(event, payload)
+                event.returned = _returned(event, payload, environ)
         elif event.kind == port.TOOL_ENDED and payload.get("tool_name") == _SQL:
             event.tasks = _todos(event, payload)
         elif event.kind == port.SUBAGENT_ENDED:
@@ -90,7 +90,7 @@ class CopilotDialect(Dialect):
         elif event.name == _NOTIFICATION:
             read_notification(event, payload)
             if event.waits_for:
-                event.subagent_id = _asking(event)
+                event.subagent_id = _asking(event, environ)
         elif event.kind == port.WAITING:
             event.error = ""
             if is_subagent:
@@ -204,11 +204,14 @@ def _todos(event: HookEvent, payload: dict[str, Any]) -> TaskReport | None:
     return read_todos(event.transcript_path)
 
 
-def _returned(event: HookEvent, payload: dict[str, Any]) -> ReturnedSubagent | None:
+def _returned(
+    event: HookEvent, payload: dict[str, Any], environ: Mapping[str, str]
+) -> ReturnedSubagent | None:
     """Return the subagent that has failed: one that succeeded has had an event of its own."""
     error = checked_text(payload, "error")
     if error is None or event.transcript_path is None:
         return None
+    _leave_to_process(environ)
     from ultramon.hosts.copilot.last_reading import await_mark, find_failed
 
     asked = payload.get("tool_input")
@@ -220,8 +223,9 @@ def _returned(event: HookEvent, payload: dict[str, Any]) -> ReturnedSubagent | N
     return None if found is None else ReturnedSubagent(found, False, False, error)
 
 
-def _asking(event: HookEvent) -> str | None:
+def _asking(event: HookEvent, environ: Mapping[str, str]) -> str | None:
     """Return the subagent for which a person is asked; None = the session, or it is not known."""
+    _leave_to_process(environ)
     from ultramon.hosts.copilot.last_reading import await_mark, find_asking
 
     try:
@@ -229,6 +233,12 @@ def _asking(event: HookEvent) -> str | None:
         return find_asking(event.transcript_path or "")
     except (OSError, ValueError):
         return None
+
+
+def _leave_to_process(environ: Mapping[str, str]) -> None:
+    """Refuse a call in a resident, of which a forwarder awaits the first word for 0.25 s only."""
+    if CALLER in environ:
+        raise ValueError("waits for the event file, so a process of its own handles it")
 
 
 def _last_error(path: str | None) -> str:

@@ -35,8 +35,7 @@ if TYPE_CHECKING:
 
 _ABORT, _SHUTDOWN = "abort", "session.shutdown"
 _ASKED = "permission.requested"
-WAIT_SECONDS, _LOOK_AGAIN_SECONDS = 0.15, 0.005
-"""A forwarder waits for 0.25 s for a resident's first word, which comes behind this."""
+_WAIT_SECONDS, _LOOK_AGAIN_SECONDS = 0.2, 0.005
 _CALLED, _FAILED = "tool.execution_start", "subagent.failed"
 _FACTS = (USAGE, COMPACTED, ERROR, REPLY, _ABORT)
 _MARKED_BYTES = 1 << 20
@@ -147,7 +146,7 @@ def read_new_requests(
 
 def await_mark(path: str, mark: str | None) -> None:
     """Wait, not for long, until the call of a hook stands in an event file; raises as above."""
-    deadline = time.monotonic() + WAIT_SECONDS
+    deadline = time.monotonic() + _WAIT_SECONDS
     while mark is not None:
         fd, size = open_transcript(path)
         try:
