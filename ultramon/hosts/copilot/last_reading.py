@@ -35,7 +35,8 @@ if TYPE_CHECKING:
 
 _ABORT, _SHUTDOWN = "abort", "session.shutdown"
 _ASKED = "permission.requested"
-_WAIT_SECONDS, _LOOK_AGAIN_SECONDS = 0.2, 0.005
+_WAIT_SECONDS, _LOOK_AGAIN_SECONDS = 1.0, 0.005
+"""Nearly always over within 0.15 s; what it waits for is rare, and wrong without it."""
 _CALLED, _FAILED = "tool.execution_start", "subagent.failed"
 _FACTS = (USAGE, COMPACTED, ERROR, REPLY, _ABORT)
 _MARKED_BYTES = 1 << 20
