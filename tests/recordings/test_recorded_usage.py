@@ -31,7 +31,7 @@ DATA = Path(__file__).parent.parent / "data"
 NO_TRANSCRIPT = ("hooks.jsonl", "hook_sequence", "statusline", "subagent_ends")
 FILES = [
     path
-    for folder in ("captures", "hooks")
+    for folder in ("captures", "copilot", "hooks")
     for path in sorted((DATA / folder).rglob("*.jsonl"))
     if not path.name.startswith(NO_TRANSCRIPT) and path.name != NO_TRANSCRIPT[0]
 ]
