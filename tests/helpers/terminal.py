@@ -82,7 +82,12 @@ class Terminal:
         self.wait_for(text)
         while not is_heard():
             threading.Event().wait(PASTE_SECONDS)
-            self.press("Enter")
+            try:
+                self.press("Enter")
+            except subprocess.CalledProcessError:  # the terminal is gone where the line ended it
+                threading.Event().wait(PASTE_SECONDS)
+                if not is_heard():
+                    raise
 
     def press(self, key: str) -> None:
         """Press one key."""
