@@ -41,7 +41,7 @@ if TYPE_CHECKING:
     from ultramon.prices.price_list import PriceList
     from ultramon.recordings.daily_sums import AgentKey
     from ultramon.recordings.stored import Stamp
-    from ultramon.recordings.summary import TranscriptSummary
+    from ultramon.recordings.transcript_summary import TranscriptSummary
 
 LOOK_SECONDS = 15.0
 """Between two looks, at least: replies take as long."""

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
-    from ultramon.recordings.summary import TranscriptSummary
+    from ultramon.recordings.transcript_summary import TranscriptSummary
 
 
 def copied_keys(summaries: Iterable[tuple[str, TranscriptSummary]]) -> dict[str, int]:

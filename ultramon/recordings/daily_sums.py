@@ -19,7 +19,7 @@ from ultramon.recordings.bills import Bill, Biller, CostFacts, PriceData, price_
 from ultramon.recordings.database import open_database
 from ultramon.recordings.index import Summarized
 from ultramon.recordings.spending import quarter_of
-from ultramon.recordings.summary import TranscriptSummary
+from ultramon.recordings.transcript_summary import TranscriptSummary
 from ultramon.recordings.usage import SPENT, date_of, noon_of, parts_of
 from ultramon.state.budget_readings import DAY, MONTH, WEEK
 from ultramon.state.models import utc

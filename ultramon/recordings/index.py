@@ -22,7 +22,8 @@ from ultramon.recordings.database import open_database
 from ultramon.recordings.packed import damage_of, is_read_on, open_recording, plain_name
 from ultramon.recordings.recordings import HEAD_BYTES, host_of
 from ultramon.recordings.stored import stamp_of
-from ultramon.recordings.summary import Summarizer, TranscriptSummary
+from ultramon.recordings.summary import Summarizer
+from ultramon.recordings.transcript_summary import TranscriptSummary
 from ultramon.version import __version__
 
 if TYPE_CHECKING:

@@ -12,7 +12,8 @@ from ultramon.hosts.registry import host_of_agent
 from ultramon.hosts.transcripts.jsonl import open_transcript, read_lines, whole_lines
 from ultramon.prices.cost import Cost
 from ultramon.recordings.bills import Biller
-from ultramon.recordings.summary import Summarizer, TranscriptSummary
+from ultramon.recordings.summary import Summarizer
+from ultramon.recordings.transcript_summary import TranscriptSummary
 from ultramon.system.processes import this_machine
 
 if TYPE_CHECKING:

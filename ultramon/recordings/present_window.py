@@ -6,7 +6,8 @@ from typing import TYPE_CHECKING
 
 from ultramon.recordings.packed import open_recording
 from ultramon.recordings.stored import stamp_of
-from ultramon.recordings.summary import Summarizer, TranscriptSummary
+from ultramon.recordings.summary import Summarizer
+from ultramon.recordings.transcript_summary import TranscriptSummary
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

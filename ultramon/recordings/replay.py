@@ -11,7 +11,8 @@ from ultramon.context.monitor_gauge import MonitorGauge
 from ultramon.recordings import timeline
 from ultramon.recordings.recordings import JSON_LINES, TEXT, read_records
 from ultramon.recordings.series import Series
-from ultramon.recordings.summary import Follower, Summarizer, TranscriptSummary
+from ultramon.recordings.summary import Follower, Summarizer
+from ultramon.recordings.transcript_summary import TranscriptSummary
 from ultramon.recordings.usage import is_possible
 from ultramon.state.models import utc
 from ultramon.state.record import StateRecord

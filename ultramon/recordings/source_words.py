@@ -15,7 +15,7 @@ from ultramon.hosts.transcripts.records import (
     SYSTEM,
     TOOLS,
 )
-from ultramon.recordings.summary import SUMMARY, UNRECORDED
+from ultramon.recordings.transcript_summary import SUMMARY, UNRECORDED
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

@@ -20,7 +20,7 @@ from ultramon.recordings.survey_models import StandingCost
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
 
-    from ultramon.recordings.summary import TranscriptSummary
+    from ultramon.recordings.transcript_summary import TranscriptSummary
 
     MemoryFiles = Callable[[str, str | None], Sequence[tuple[str, int]]]
 

@@ -15,7 +15,6 @@ from ultramon.context.limits import resolve_limit
 from ultramon.recordings.bills import Bill, Biller, price_data_of
 from ultramon.recordings.index import Summarized
 from ultramon.recordings.standing_costs import StandingAgent, standing_costs
-from ultramon.recordings.summary import TranscriptSummary
 from ultramon.recordings.survey_models import (
     DayUse,
     ModelUse,
@@ -26,6 +25,7 @@ from ultramon.recordings.survey_models import (
     Survey,
     UnreadableFile,
 )
+from ultramon.recordings.transcript_summary import TranscriptSummary
 from ultramon.recordings.usage import date_of
 from ultramon.state.models import utc
 from ultramon.state.record import StateRecord

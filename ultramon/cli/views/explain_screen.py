@@ -20,7 +20,7 @@ from ultramon.context.limits import limit_words
 from ultramon.context.tracker import STANDING as UNNAMED
 from ultramon.recordings.source_words import REST, source_words, tokens_by_words
 from ultramon.recordings.standing import is_standing
-from ultramon.recordings.summary import UNRECORDED
+from ultramon.recordings.transcript_summary import UNRECORDED
 from ultramon.state.agent_rows import name_of
 from ultramon.state.liveness import ALIVE, ENDED, LOST
 
