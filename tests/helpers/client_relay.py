@@ -10,7 +10,8 @@ from functools import partial
 from helpers import codex_client, copilot_client, gemini_client, opencode_client, qwen_client
 from helpers.program import PROGRAM
 from helpers.qwen_session import NEW
-from helpers.relayed import RelayedProject
+from helpers.relayed import RelayedProject, finish
+from helpers.scripted_model import Step
 
 SETTINGS = {
     "codex": ("--dangerously-bypass-approvals-and-sandbox",),
@@ -112,3 +113,23 @@ def _todos(steps):
 def touch(*names):
     """A call that makes files."""
     return " && ".join(f"touch -- '{name}'" for name in names)
+
+
+def follows_an_overflow(relay, first_call, check, seconds):
+    """Run a job whose first context is refused as too long; check that the second one learns it."""
+    refusal = {
+        "code": "context_length_exceeded",
+        "message": "This model's maximum context length is 131072 tokens. You sent 140000 tokens.",
+    }
+    steps = [
+        Step(20_000, first_call),
+        Step(0, error=refusal),
+        Step(20_000, "echo more >> a"),
+        Step(21_000),
+    ]
+    with relay.client.api({"MAIN": steps}) as api:
+        code, result, told = finish(relay.begin(*relay.items("a"), *check), seconds)
+    assert code == 0, told
+    assert result["contexts"][0]["end"] == "overflowed"
+    said = "The one before ended: its window was full."
+    assert any(said in text for prompts in api.prompts for text in prompts)

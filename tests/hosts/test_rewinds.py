@@ -8,7 +8,8 @@ from ultramon.hosts.codex.reader import LineReader as CodexReader
 from ultramon.hosts.gemini.reader import LineReader as GeminiReader
 from ultramon.hosts.qwen.reader import LineReader as QwenReader
 from ultramon.hosts.transcripts.records import Boundary, Report, Rewind
-from ultramon.recordings.summary import Summarizer, TranscriptSummary
+from ultramon.recordings.summary import Summarizer
+from ultramon.recordings.transcript_summary import TranscriptSummary
 
 
 def claude_prompt(uuid, parent):

@@ -24,8 +24,8 @@ from ultramon.recordings.index import TranscriptIndex
 from ultramon.recordings.memory_files import MemoryFiles
 from ultramon.recordings.standing import FIRST, MAX_PARTS, StandingPart, StandingSums
 from ultramon.recordings.standing_costs import StandingAgent, standing_costs
-from ultramon.recordings.summary import TranscriptSummary
 from ultramon.recordings.survey import survey
+from ultramon.recordings.transcript_summary import TranscriptSummary
 from ultramon.testing import FakeClock
 
 AT = "2026-11-21T20:28:51Z"

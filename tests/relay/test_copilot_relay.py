@@ -1,7 +1,7 @@
 """`ultramon relay --agent copilot` with the real client, against a scripted model."""
 
 import pytest
-from helpers.client_relay import begin_project, plan, touch
+from helpers.client_relay import begin_project, follows_an_overflow, plan, touch
 from helpers.relayed import finish
 from helpers.scripted_model import Step
 
@@ -61,22 +61,7 @@ def test_a_job_is_carried_into_a_second_context(relay):
 
 def test_a_context_that_overflows_is_followed_by_another(relay):
     """The next context learns it."""
-    refusal = {
-        "code": "context_length_exceeded",
-        "message": "This model's maximum context length is 131072 tokens. You sent 140000 tokens.",
-    }
-    steps = [
-        Step(20_000, slow("a")),
-        Step(0, error=refusal),
-        Step(20_000, "echo more >> a"),
-        Step(21_000),
-    ]
-    with relay.client.api({"MAIN": steps}) as api:
-        code, result, told = finish(relay.begin(*relay.items("a"), *CHECK), SECONDS)
-    assert code == 0, told
-    assert result["contexts"][0]["end"] == "overflowed"
-    said = "The one before ended: its window was full."
-    assert any(said in text for prompts in api.prompts for text in prompts)
+    follows_an_overflow(relay, slow("a"), CHECK, SECONDS)
 
 
 def test_a_context_that_does_not_hand_over_is_ended(relay):

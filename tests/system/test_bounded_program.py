@@ -10,7 +10,7 @@ from ultramon.system.bounded_program import run_program
 
 LEAVES_A_CHILD = """
 import os, subprocess, sys
-child = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"])
+child = subprocess.Popen([sys.executable, "-c", "import signal; signal.pause()"])
 with open(sys.argv[1] + ".new", "w") as file:
     file.write(str(child.pid))
 os.rename(sys.argv[1] + ".new", sys.argv[1])
@@ -61,7 +61,7 @@ def test_a_program_that_is_not_there_is_a_problem():
 
 
 def test_a_program_that_takes_too_long_is_killed_with_what_it_started(tmp_path):
-    source = LEAVES_A_CHILD.format(rest="import time; time.sleep(600)")
+    source = LEAVES_A_CHILD.format(rest="import signal; signal.pause()")
     end = run(source, tmp_path / "pid", seconds=1)
     assert (end.code, end.problem) == (None, "took more than 1 s and was killed")
     assert 1 <= end.seconds < 10
@@ -83,7 +83,7 @@ def test_what_closes_its_stderr_is_bounded_too():
 def test_its_starter_can_give_it_up(tmp_path):
     given_up = threading.Event()
     ends = []
-    source = LEAVES_A_CHILD.format(rest="import time; time.sleep(600)")
+    source = LEAVES_A_CHILD.format(rest="import signal; signal.pause()")
     thread = threading.Thread(
         target=lambda: ends.append(run(source, tmp_path / "pid", is_given_up=given_up))
     )
