@@ -221,6 +221,19 @@ def test_an_interruption_ends_the_tool_though_no_hook_is_called(session):
     assert session.record().phase == "waiting"
 
 
+def test_a_line_drawn_before_the_transcript_has_the_interruption_hides_it_from_none(session):
+    """The client redraws at once and writes its transcript a moment later."""
+    session.call("PreToolUse", tool_name="Bash", tool_use_id="toolu_1")
+    interrupted = interruption()
+    session.reply(60_000, "toolu_1")
+    show(session, payload(session))
+    record = session.record()
+    assert (record.phase, record.estimated_tokens) == ("in_tool", 60_000)
+    session.write(interrupted)
+    show(session, payload(session))
+    assert session.record().phase == "waiting"
+
+
 def test_a_refused_request_ends_the_turn_though_no_hook_is_called(session):
     """The client says that the prompt is too long, redraws its line, and waits."""
     session.tool(176_000)

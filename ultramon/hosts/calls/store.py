@@ -53,6 +53,7 @@ class HookStore(Invocation):
         *,
         create: bool = True,
         journals: bool = True,
+        is_activity: bool = True,
     ) -> HostedAgent | None:
         """Change an agent's state and store it with what has happened.
 
@@ -62,6 +63,8 @@ class HookStore(Invocation):
             create: Whether an agent without a state gets one.
             journals: Whether to store events, those left over too; a change that makes none need
                 not wait for the journal.
+            is_activity: Whether the call shows that the agent works. A redrawn line does not, and
+                may be older than an interruption that the transcript still lacks.
 
         Returns:
             The agent as stored; None when there is none and none was to be made.
@@ -78,7 +81,9 @@ class HookStore(Invocation):
                 return None
             agent = self.hosted(record)
             change(agent)
-            record.last_heartbeat = record.last_activity = self.now
+            record.last_heartbeat = self.now
+            if is_activity or not record.last_activity:
+                record.last_activity = self.now
             durable = journals and self._append(agent)
             record.seq += 1
             self.directory.replace(record, durable=durable)

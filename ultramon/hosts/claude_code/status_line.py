@@ -192,7 +192,7 @@ def take(
 
     if stored is not None and not has_news(store.hosted(stored)):
         return stored
-    agent = store.update(agent_id, change)
+    agent = store.update(agent_id, change, is_activity=False)
     return None if agent is None else agent.record
 
 

@@ -58,7 +58,7 @@ class ResidentStore(HookStore):
     def _read(self, agent_id: str) -> StateRecord:
         record = super()._read(agent_id)
         # A process that was stopped and continued must not replace what came after its call.
-        is_newer = record.last_activity > self.now + _CLOCK_SECONDS
+        is_newer = record.last_heartbeat > self.now + _CLOCK_SECONDS
         has_ended = self.is_late and not record.active
         if agent_id == self.own_id and record.generation and (is_newer or has_ended):
             raise OvertakenError(agent_id)
