@@ -9,7 +9,7 @@ from collections import Counter
 from functools import partial
 
 import pytest
-from helpers import durations
+from helpers import ci_cases, durations
 from hypothesis import HealthCheck, settings
 
 from ultramon.system.git import OTHER_REPOSITORY
@@ -59,12 +59,16 @@ def pytest_collection_modifyitems(config, items):
         is_alone = durations.scope_of(item.nodeid) == durations.ONE_AT_A_TIME
         if is_alone or uses_postgres(item) or durations.function_of(item.nodeid) in seconds:
             item.add_marker("slow")
+    rest = ci_cases.left_out([item.nodeid for item in items])
+    for item in items:
+        if item.nodeid in rest:
+            item.add_marker("exhaustive")
     items.sort(key=lambda item: -scopes[durations.scope_of(item.nodeid)])
     if config.getoption("exhaustive"):
         return
     left_out = [item for item in items if item.get_closest_marker("exhaustive")]
     config.hook.pytest_deselected(items=left_out)
-    items[:] = [item for item in items if item not in left_out]
+    items[:] = [item for item in items if not item.get_closest_marker("exhaustive")]
 
 
 @pytest.hookimpl(optionalhook=True)

@@ -11,6 +11,7 @@ from functools import cache
 from pathlib import Path
 
 import pytest
+from helpers import ci_cases
 
 import ultramon
 
@@ -511,6 +512,24 @@ def test_every_place_that_contributing_names_is_there():
     named = re.findall(r"`([a-z_/]+\.py)`", page)
     assert len(re.findall(r"^\| (?!question|---)", page, re.MULTILINE)) == 16
     assert [name for name in named if not (PACKAGE / name).is_file()] == []
+
+
+def test_every_test_that_ci_leaves_out_is_there():
+    """Whole or in part; a name that is wrong would leave nothing out."""
+    kit = "".join(path.read_text(encoding="utf-8") for path in (PACKAGE / "testing").rglob("*.py"))
+    for name in ci_cases.read_table():
+        path, function = name.partition("::")[0], name.rpartition("::")[2]
+        source = (ROOT / path).read_text(encoding="utf-8")
+        inherited = kit if name.count("::") > 1 else ""
+        assert re.search(rf"^ *(async )?def {function}\(", source + inherited, re.MULTILINE), name
+
+
+def test_what_ci_runs_of_a_test_is_spread_over_its_cases():
+    name = "tests/web/test_web.py::test_a_request_must_name_this_server_and_come_from_its_own_page"
+    kept = ci_cases.read_table()[name]
+    cases = [f"{name}[{number}]" for number in range(10 * kept)]
+    ran = set(cases) - ci_cases.left_out(cases)
+    assert ran == set(cases[::10])
 
 
 def test_tests_lie_in_the_rooms_of_what_they_test():
