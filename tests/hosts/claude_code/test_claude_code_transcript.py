@@ -345,7 +345,7 @@ def test_blocks_become_content_in_their_order():
         },
     )
     assert [(c.source, c.text) for c in of(Content, records)] == [
-        ("assistant", "Hm."),
+        ("thinking", "Hm."),
         ("assistant", "Grep\nx"),
         ("tool:Grep", "hit"),
         ("tool:unknown", "lost"),

@@ -252,7 +252,7 @@ def test_messages_become_content_by_role():
     assert [(c.source, c.text, c.counted) for c in of(Content, records)] == [
         ("user", "go", False),
         ("developer", "rules", False),
-        ("assistant", "so", True),
+        ("thinking", "so", True),
         ("assistant", "patch", True),
         ("tool:patch", "ok", False),
         ("tool:unknown", "odd", False),

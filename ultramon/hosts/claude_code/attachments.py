@@ -6,6 +6,7 @@ from version 2.1.330.
 
 from __future__ import annotations
 
+from ultramon.hosts.transcripts.images import images_in
 from ultramon.hosts.transcripts.jsonl import TEXT_KEYS, object_in, text_of, text_or_none
 from ultramon.hosts.transcripts.prompts import is_ultramons
 from ultramon.hosts.transcripts.records import (
@@ -103,15 +104,16 @@ def read_attachment(entry: JsonObject, at: float | None, own_texts: Recent) -> I
                 if isinstance(name, str)
             ]
             return _parts(MCP, "name", found, shown, at)
+    images = tuple(images_in(attachment, at))
     text = shown or text_of(attachment, TEXT_KEYS)
     if not text:
-        return ()
+        return images
     source = _SOURCES.get(kind, f"attachment:{kind}")
     if source == HOOKS:
         said = text_of(attachment.get("content"), TEXT_KEYS)
         if own_texts.get(said[:_KEY_CHARS]) is not None or is_ultramons(said):
             source = ULTRAMON
-    return (Content(text, source, at),)
+    return (Content(text, source, at), *images)
 
 
 def _in_tools(server: str) -> str:

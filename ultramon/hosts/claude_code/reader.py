@@ -13,12 +13,14 @@ from ultramon.hosts.claude_code.message_usage import (
     stated_usd,
     tokens_by_kind,
 )
+from ultramon.hosts.transcripts.images import images_in
 from ultramon.hosts.transcripts.jsonl import (
     TEXT_KEYS,
     Recent,
     TranscriptReader,
     has_line,
     head_objects,
+    object_in,
     optional_token_count,
     read_lines,
     text_of,
@@ -27,6 +29,7 @@ from ultramon.hosts.transcripts.jsonl import (
 )
 from ultramon.hosts.transcripts.records import (
     OVERFLOW,
+    THINKING,
     Billed,
     Boundary,
     Content,
@@ -55,6 +58,7 @@ _FILE_KEYS = ("file_path", "notebook_path")
 _INTERRUPTION = "[Request interrupted by user"
 _NO_PARENT = "none"
 _LIMIT_REACHED = "rate_limit"
+_THINKING_TYPES = ("thinking", "redacted_thinking")
 _TOOLS_USED = "<tools-used-before-summary>"
 """Begins a text that the host puts before a subagent's own."""
 
@@ -305,10 +309,15 @@ class LineReader(TranscriptReader):
             records = self._billed_beside(message, None, at)
         elif self._accept(report):
             records.append(report)
+        is_counted = report is not None
         for block in blocks:
-            text = _reply_text(block)
-            if text:
-                records.append(Content(text, "assistant", at, counted=report is not None))
+            if isinstance(block, dict) and block.get("type") in _THINKING_TYPES:
+                text, source = text_of(block, ("thinking",)), THINKING
+            else:
+                text, source = _reply_text(block), "assistant"
+            # Of thinking that is hidden the count of the reply is all there is.
+            if text or (source == THINKING and is_counted):
+                records.append(Content(text, source, at, counted=is_counted))
         return records
 
     def _is_of_another(self, entry: JsonObject) -> bool:
@@ -349,6 +358,11 @@ class LineReader(TranscriptReader):
             billed=billed,
             speed=None if speed == USUAL_SPEED else speed,
             cost_usd=stated_usd(entry.get("costUSD")),
+            # The host writes 0 where the provider says nothing of it.
+            thinking_tokens=optional_token_count(
+                object_in(usage, "output_tokens_details"), "thinking_tokens"
+            )
+            or None,
         )
         # No reply is made from nothing: the host writes zeros where it has no numbers.
         return report if report.tokens else None
@@ -420,17 +434,17 @@ class LineReader(TranscriptReader):
         records.extend(Returned(*one, at) for one in results)
         is_meta = entry.get("isMeta") is True
         for block in content if isinstance(content, list) else [content]:
-            text = text_of(block, TEXT_KEYS)
-            if not text:
-                continue
+            text, file = text_of(block, TEXT_KEYS), None
             if isinstance(block, dict) and block.get("type") == "tool_result":
                 call_id = block.get("tool_use_id")
                 tool = self._tools.get(call_id) or "unknown"
                 file = self._files.get(call_id)
-                records.append(Content(text, f"tool:{tool}", at, file=file))
-            else:
+                if text:
+                    records.append(Content(text, f"tool:{tool}", at, file=file))
+            elif text:
                 by_host = is_meta or text.startswith(_INTERRUPTION)
                 records.append(Content(text, source, at, counted, by_host=by_host))
+            records.extend(images_in(block, at, file))
         return records
 
     def _read_system(self, entry: JsonObject, at: float | None) -> Iterable[Record]:
@@ -477,4 +491,4 @@ def _reply_text(block: object) -> str:
         return text_of(block, TEXT_KEYS)
     if block.get("type") == "tool_use":
         return text_of([block.get("name"), block.get("input")], None)
-    return text_of(block, ("thinking", "text"))
+    return text_of(block, ("text",))

@@ -5,6 +5,7 @@ Standard library only: hooks import it. The format was learnt from recordings of
 
 from __future__ import annotations
 
+from ultramon.hosts.transcripts.images import images_in
 from ultramon.hosts.transcripts.jsonl import (
     Recent,
     TranscriptReader,
@@ -21,6 +22,7 @@ from ultramon.hosts.transcripts.records import (
     MEMORY,
     SKILLS,
     SYSTEM,
+    THINKING,
     Billed,
     Boundary,
     Content,
@@ -252,7 +254,8 @@ class LineReader(TranscriptReader):
                 return _content(content, role, at, counted=True)
             blocks = content if isinstance(content, list) else [content]
             usual = "developer" if role == "developer" else "user"
-            return [one for block in blocks for one in _read_input(block, usual, at)]
+            texts = [one for block in blocks for one in _read_input(block, usual, at)]
+            return [*texts, *images_in(content, at)]
         if kind in ("function_call", "custom_tool_call"):
             name = text_or_none(item.get("name")) or "unknown"
             self._tools.add(item.get("call_id"), name)
@@ -260,10 +263,11 @@ class LineReader(TranscriptReader):
             return _content(call, "assistant", at, counted=True)
         if kind in ("function_call_output", "custom_tool_call_output"):
             tool = self._tools.get(item.get("call_id")) or "unknown"
-            return _content(item.get("output"), f"tool:{tool}", at)
+            output = item.get("output")
+            return [*_content(output, f"tool:{tool}", at), *images_in(output, at)]
         if kind == "reasoning":
             reasoning = [item.get("summary"), item.get("content")]
-            return _content(reasoning, "assistant", at, counted=True)
+            return _content(reasoning, THINKING, at, counted=True)
         return ()
 
     def _read_event(self, payload: JsonObject, at: float | None) -> Iterable[Record]:
@@ -311,6 +315,7 @@ class LineReader(TranscriptReader):
             cache_creation_tokens=token_count(usage, "cache_write_input_tokens"),
             output_tokens=token_count(usage, "output_tokens"),
             at=at,
+            thinking_tokens=token_count(usage, "reasoning_output_tokens"),
         )
         report.find_cache(optional_token_count(usage, "total_tokens"))
         return (report,)

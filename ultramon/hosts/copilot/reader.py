@@ -6,6 +6,7 @@ session and its subagents share one file; every event of a subagent names it.
 
 from __future__ import annotations
 
+from ultramon.hosts.transcripts.images import images_in
 from ultramon.hosts.transcripts.jsonl import (
     Recent,
     TranscriptReader,
@@ -24,10 +25,12 @@ from ultramon.hosts.transcripts.records import (
     MEMORY,
     OVERFLOW,
     SYSTEM,
+    THINKING,
     ULTRAMON,
     Billed,
     Boundary,
     Content,
+    Image,
     LimitReached,
     Overflow,
     Record,
@@ -51,6 +54,7 @@ START, USAGE, COMPACTED, ERROR = (
     "session.start", "session.usage_record", "session.compaction_complete", "session.error",
 )  # fmt: skip
 REPLY, LAUNCHED = "assistant.message", "subagent.started"
+_ASSET = "session.binary_asset"
 _CONVERSATION, _SUMMARY = "conversation-", "conversation-compaction"
 _TOO_MANY_REQUESTS = 429
 _REMINDER, _REMINDER_END = "<system_reminder>\n", "\n</system_reminder>"
@@ -155,6 +159,7 @@ def _report(usage: JsonObject, at: float | None) -> Report:
         cache_creation_tokens=token_count(usage, "cacheWriteTokens"),
         output_tokens=token_count(usage, "outputTokens"),
         at=at,
+        thinking_tokens=optional_token_count(usage, "reasoningTokens") or None,
     )
     report.find_cache(None)
     return report
@@ -204,10 +209,13 @@ class LineReader(TranscriptReader):
         self._counted: str | None = None
         self._window: int | None = None
         self._calls, self._children = Recent(), Recent()
+        self._assets = Recent()
+        """Of images, their beginnings, in which most have their size."""
         if memory is not None:
             self._agent, self._counted = memory["agent"], memory["counted"]
             self._window = memory["window"]
             self._calls, self._children = Recent(memory["calls"]), Recent(memory["children"])
+            self._assets = Recent(memory["assets"])
 
     def memory(self) -> dict[str, Any]:
         """Return what the constructor takes as `memory`."""
@@ -217,6 +225,7 @@ class LineReader(TranscriptReader):
             "window": self._window,
             "calls": self._calls.to_json(),
             "children": self._children.to_json(),
+            "assets": self._assets.to_json(),
         }
 
     # What hooks are called with stands in the file as well, with every result of a tool.
@@ -229,6 +238,9 @@ class LineReader(TranscriptReader):
             self._agent = agent
         elif kind == LAUNCHED and agent is not None:
             self._children.add(object_in(entry, "data").get("toolCallId"), agent)
+        elif kind == _ASSET:
+            data = object_in(entry, "data")
+            self._assets.add(data.get("assetId"), text_or_none(data.get("data")) or "")
         act = _ACTS.get(kind) if isinstance(kind, str) else None
         if act is None or agent != self._agent:
             return ()
@@ -252,7 +264,10 @@ class LineReader(TranscriptReader):
     ) -> Iterator[Content]:
         call_id = call_of(entry)
         is_counted = call_id is not None and call_id == self._counted
-        texts = [text_of(data, ("reasoningText", "content"))]
+        thinking = text_of(data, ("reasoningText",))
+        if thinking or (is_counted and text_or_none(data.get("reasoningOpaque"))):
+            yield Content(thinking, THINKING, at, counted=is_counted)
+        texts = [text_of(data, ("content",))]
         requests = data.get("toolRequests")
         for one in requests if isinstance(requests, list) else ():
             if isinstance(one, dict):
@@ -277,12 +292,23 @@ class LineReader(TranscriptReader):
             yield Returned(child, is_success and bool(text.strip()), at)
         if text:
             yield Content(text, f"tool:{name}", at, file=path or None)
+        images = object_in(data, "result").get("binaryResultsForLlm")
+        yield from self._images(images, at, path or None)
         if said:
             yield Content(said, ULTRAMON if is_ultramons(said) else HOOKS, at)
 
+    def _images(self, found: object, at: float | None, file: str | None = None) -> Iterator[Image]:
+        """Yield the images of a list, whose bytes stand in an event of their own."""
+        for one in found if isinstance(found, list) else ():
+            if isinstance(one, dict):
+                yield from images_in(
+                    {"data": self._assets.get(one.get("assetId")), **one}, at, file
+                )
+
     def _read_prompt(
         self, entry: JsonObject, data: JsonObject, at: float | None
-    ) -> Iterator[Content]:
+    ) -> Iterator[Content | Image]:
+        yield from self._images(data.get("attachments"), at)
         text, source = text_of(data.get("content"), ("text",)), text_or_none(data.get("source"))
         if text:
             by_host = source is not None and not source.startswith(_FROM_AGENT)

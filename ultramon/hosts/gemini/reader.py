@@ -5,6 +5,7 @@ Standard library only: hooks import it. The format was learnt from recordings of
 
 from __future__ import annotations
 
+from ultramon.hosts.transcripts.images import images_in
 from ultramon.hosts.transcripts.jsonl import (
     Recent,
     TranscriptReader,
@@ -21,6 +22,7 @@ from ultramon.hosts.transcripts.prompts import split_prompt
 from ultramon.hosts.transcripts.records import (
     Boundary,
     Content,
+    Image,
     Record,
     Report,
     Returned,
@@ -150,7 +152,7 @@ def report_of(entry: JsonObject) -> Report | None:
     )
     total = optional_token_count(tokens, "total")
     report.find_cache(total)
-    report.bill_thoughts(optional_token_count(tokens, "thoughts") or 0, total)
+    report.find_thoughts(optional_token_count(tokens, "thoughts") or 0, total)
     return report
 
 
@@ -245,8 +247,8 @@ def _messages_of(entry: JsonObject) -> list[JsonObject]:
     return [message for message in messages if isinstance(message, dict)]
 
 
-def _content(message: JsonObject, source: str) -> Iterator[Content]:
-    """Yield the texts of one message; results of tools under their names."""
+def _content(message: JsonObject, source: str) -> Iterator[Content | Image]:
+    """Yield the texts and images of one message; results of tools under their names."""
     at = parse_time(message.get("timestamp"))
     parts = message.get("content")
     for part in parts if isinstance(parts, list) else [parts]:
@@ -259,6 +261,7 @@ def _content(message: JsonObject, source: str) -> Iterator[Content]:
         for text, kind in texts:
             if text:
                 yield Content(text, kind, at)
+        yield from images_in(part, at)
 
 
 def _text(message: JsonObject) -> str:

@@ -6,6 +6,7 @@ of `ultramon.hosts.opencode.database.session_lines`.
 
 from __future__ import annotations
 
+from ultramon.hosts.transcripts.images import images_in
 from ultramon.hosts.transcripts.jsonl import (
     decode_object,
     has_line,
@@ -18,6 +19,7 @@ from ultramon.hosts.transcripts.jsonl import (
 )
 from ultramon.hosts.transcripts.records import (
     OVERFLOW,
+    THINKING,
     Billed,
     Boundary,
     Content,
@@ -104,7 +106,7 @@ def report_of(info: JsonObject, message_id: str) -> Report | None:
         ValueError: A number is no token count.
     """
     tokens = object_in(info, "tokens")
-    cache = object_in(tokens, "cache")
+    cache, reasoning = object_in(tokens, "cache"), token_count(tokens, "reasoning")
     model, cost = text_or_none(info.get("modelID")), info.get("cost")
     report = Report(
         message_id=message_id,
@@ -113,10 +115,12 @@ def report_of(info: JsonObject, message_id: str) -> Report | None:
         input_tokens=token_count(tokens, "input"),
         cache_read_tokens=token_count(cache, "read"),
         cache_creation_tokens=token_count(cache, "write"),
-        output_tokens=token_count(tokens, "output") + token_count(tokens, "reasoning"),
+        output_tokens=token_count(tokens, "output") + reasoning,
         at=ended_at(info) or seconds(object_in(info, "time").get("created")),
         # Without a price the host counts 0.
         cost_usd=float(cost) if isinstance(cost, int | float) and cost > 0 else None,
+        # Of some providers the output has it, and the host counts 0.
+        thinking_tokens=reasoning or None,
     )
     return report if report.tokens else None
 
@@ -196,12 +200,16 @@ class _LineReader:
                 yield Overflow(at)
         elif kind in ("text", "reasoning") and (text := text_of(part, ("text",))):
             is_reply = self._info.get("role") == "assistant"
-            source = "assistant" if is_reply else "user"
+            source = "user"
+            if is_reply:
+                source = THINKING if kind == "reasoning" else "assistant"
             if self._info.get("summary") is True:
                 source = "summary"
             yield Content(text, source, at, counted=self._is_counted)
         elif kind == "tool":
             yield from self._read_call(part, at)
+        elif kind == "file":
+            yield from images_in(part, at)
 
     def _read_call(self, part: JsonObject, at: float | None) -> Iterable[Record]:
         state = object_in(part, "state")
@@ -213,5 +221,7 @@ class _LineReader:
         child = text_or_none(object_in(state, "metadata").get("sessionId"))
         if tool == TASK and child is not None and ended is not None:
             yield Returned(child, bool(result_in(result)), ended)
+        file = text_or_none(asked.get("filePath"))
         if result:
-            yield Content(result, f"tool:{tool}", ended, file=text_or_none(asked.get("filePath")))
+            yield Content(result, f"tool:{tool}", ended, file=file)
+        yield from images_in(state, ended, file)

@@ -7,6 +7,7 @@ and 0.24.4.
 from __future__ import annotations
 
 from ultramon.hosts.calls.claude_dialect import returned_by_news
+from ultramon.hosts.transcripts.images import images_in
 from ultramon.hosts.transcripts.jsonl import (
     Recent,
     TranscriptReader,
@@ -20,6 +21,7 @@ from ultramon.hosts.transcripts.jsonl import (
 )
 from ultramon.hosts.transcripts.prompts import split_prompt
 from ultramon.hosts.transcripts.records import (
+    THINKING,
     Boundary,
     Content,
     Overflow,
@@ -159,6 +161,7 @@ class LineReader(TranscriptReader):
             self._replies += 1
             records = [*self._window(entry, at), report]
         for part in parts_of(entry):
+            source = THINKING if isinstance(part, dict) and part.get("thought") else "assistant"
             if call := _call_of(part):
                 arguments = call.get("args")
                 self._note_file(call.get("id"), arguments)
@@ -166,7 +169,7 @@ class LineReader(TranscriptReader):
             else:
                 text = text_of(part, _TEXT_KEYS)
             if text:
-                records.append(Content(text, "assistant", at, counted=self._is_counted))
+                records.append(Content(text, source, at, counted=self._is_counted))
         return records
 
     def _window(self, entry: JsonObject, at: float | None) -> Iterable[Window]:
@@ -190,7 +193,9 @@ class LineReader(TranscriptReader):
                 if text:
                     source = f"tool:{text_or_none(result.get('name')) or 'unknown'}"
                     yield Content(text, source, at, file=self._files.get(result.get("id")))
+                yield from images_in(part, at, self._files.get(result.get("id")))
                 continue
+            yield from images_in(part, at)
             text = text_of(part, _TEXT_KEYS)
             for name, has_text in returned_by_news(text):
                 yield Returned(name, has_text, at)
@@ -239,7 +244,7 @@ def _report(entry: JsonObject, at: float | None) -> Report | None:
     )
     total = optional_token_count(usage, "totalTokenCount")
     report.find_cache(total)
-    report.bill_thoughts(optional_token_count(usage, "thoughtsTokenCount") or 0, total)
+    report.find_thoughts(optional_token_count(usage, "thoughtsTokenCount") or 0, total)
     # No reply is made from nothing: the provider sent no numbers.
     return report if report.input_tokens else None
 

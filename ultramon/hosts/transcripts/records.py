@@ -29,6 +29,9 @@ of others."""
 MCP, MEMORY = "mcp:", "memory:"
 """Beginnings of such sources: what an MCP server brings, by its name; a file of instructions, by
 its path."""
+THINKING, IMAGES = "thinking", "images"
+"""Sources of what a model thought before it said something, and of images, with documents that are
+shown as such."""
 STANDING_SOURCES = (SYSTEM, TOOLS, SKILLS, AGENTS, ULTRAMON, HOOKS, MCP, MEMORY)
 
 
@@ -68,9 +71,10 @@ class Content(Record):
     """Text that entered the context window.
 
     Attributes:
-        text: The text, never empty; may hold lone surrogates, as JSON allows.
+        text: The text, never empty but for hidden thinking; may hold lone surrogates, as JSON
+            allows.
         source: ``user``, ``assistant``, ``summary``, ``developer``, ``instructions``,
-            ``tool:<name>``, ``attachment:<type>``, or one of `STANDING_SOURCES`.
+            ``tool:<name>``, ``attachment:<type>``, `THINKING`, or one of `STANDING_SOURCES`.
         at: Seconds since 1970 (UTC), or None when the line has no readable time.
         counted: True when the numbers of a Report or Boundary beside it include this text, so
             that estimating it as well would count it twice.
@@ -84,6 +88,22 @@ class Content(Record):
     counted: bool = False
     file: str | None = None
     by_host: bool = False
+
+
+class Image(Record):
+    """An image that entered the context window, or a document that is shown as such.
+
+    Attributes:
+        data: The beginning of its bytes, as base64; empty = a document, or the line holds none.
+        at: Seconds since 1970 (UTC), or None when the line has no readable time.
+        detail: How closely the model looks at it, as OpenAI names that; None = not stated.
+        file: The file that a tool call named and whose result this is, or None.
+    """
+
+    data: str
+    at: float | None
+    detail: str | None = None
+    file: str | None = None
 
 
 class Standing(Record):
@@ -119,6 +139,7 @@ class Report(Record):
             fields of `ultramon.context.token_usage.TokenUsage` in their order. None = as counted.
         speed: How the provider served it, as it names that; None = the usual way.
         cost_usd: What the host says that it cost in US dollars; None = it does not say.
+        thinking_tokens: Of the output, what the model thought; None = not stated.
     """
 
     message_id: str | None
@@ -134,6 +155,7 @@ class Report(Record):
     billed: tuple[int, ...] | None = None
     speed: str | None = None
     cost_usd: float | None = None
+    thinking_tokens: int | None = None
 
     def find_cache(self, total_tokens: int | None) -> None:
         """Decide how the cache is counted of a provider that usually counts it as input.
@@ -149,16 +171,21 @@ class Report(Record):
             usual=True,
         )
 
-    def bill_thoughts(self, thought_tokens: int, total_tokens: int | None) -> None:
-        """Count thoughts as billed output where the output leaves them out, as the total shows.
+    def find_thoughts(self, thought_tokens: int, total_tokens: int | None) -> None:
+        """Decide whether the output holds the thoughts, as the total shows.
+
+        Those that it leaves out are billed as output and are not in the next request.
 
         Args:
-            thought_tokens: As stated, 0 or more; they are not in the next request.
+            thought_tokens: As stated, 0 or more.
             total_tokens: Of request and reply as stated; None = not stated.
         """
         output = self.output_tokens + thought_tokens
         if thought_tokens and (total_tokens or 0) >= self.tokens + output:
             self.billed = (*self.billed_tokens[:4], output)
+            self.thinking_tokens = 0
+        elif thought_tokens:
+            self.thinking_tokens = thought_tokens
 
     @property
     def billed_tokens(self) -> tuple[int, ...]:
