@@ -20,6 +20,8 @@ NAMES = {
     "unrecorded": "not recorded",
     "user": "prompts",
     "reply": "replies",
+    "thinking": "thinking",
+    "images": "images",
     "summary": "summaries",
     "developer": "developer messages",
     "system": "system prompt",
@@ -77,7 +79,10 @@ def test_watch_explain_and_the_page_of_an_agent_name_sources_alike(tmp_path):
     filled = why[why.index("WHAT FILLED THE WINDOW") + 1 :]
     assert [re.split(r"  +", line.strip())[2] for line in filled[:6]] == expected
     explained = run("explain", "scout", "--state-dir", tmp_path).stdout.splitlines()
-    rows = [re.fullmatch(r" *[\d.]+ % +[\d,]+ +(\S.*)", line) for line in explained]
+    rows = [
+        re.fullmatch(r" *[\d.]+ % +[\d,]+ +(?:measured|estimated|unknown) +(\S.*)", line)
+        for line in explained
+    ]
     assert [row[1].strip() for row in rows if row] == expected
     with WebServing(backend) as serving:
         page = Parsed(serving.visitor(now).get("/agent?id=scout").text)

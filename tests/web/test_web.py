@@ -452,15 +452,17 @@ def test_what_filled_a_client_s_window_is_read_from_its_transcript(tmp_path, mon
     path = tmp_path / "session.jsonl"
     path.write_bytes(lines[: lines.rindex(b"\n", 0, len(lines) // 2) + 1])
     reader, record = FillingReader(), make_record("session")
-    half = reader.of(record, str(path))
+    half = reader.of(record, str(path)).window
     path.write_bytes(lines)
-    whole = reader.of(record, str(path))
+    whole = reader.of(record, str(path)).window
     assert set(half.by_source) <= set(whole.by_source)
     assert sum(whole.by_source.values()) > sum(half.by_source.values()) > 0
     record.hostname = "elsewhere"
     assert reader.of(record, str(path)) is None
     assert reader.of(make_record("session"), str(tmp_path / "missing")) is None
-    assert reader.of(make_record("session", by_source={"user": 3}), None).by_source == {"user": 3}
+    assert reader.of(make_record("session", by_source={"user": 3}), None).window.by_source == {
+        "user": 3
+    }
 
 
 def test_a_limit_of_a_plan_is_on_the_page_until_its_reset(backend, clock, tmp_path):

@@ -12,12 +12,13 @@ from ultramon.errors import StateError
 from ultramon.system.terminal_text import sanitize
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Sequence
 
     from ultramon.backends.base import StoredAgent
     from ultramon.context.explanation import Explanation
     from ultramon.hosts.calls.memory import HookMemory
     from ultramon.hosts.port import Host
+    from ultramon.recordings.transcript_summary import FilledWindow
     from ultramon.state.history import HistoryPoint
     from ultramon.state.record import StateRecord
 
@@ -61,7 +62,7 @@ def explain_stored(
     host, memory = host_of_agent(record)
     # Before the values are made harmless to a terminal: a path would name another file.
     session_tokens_left = _session_tokens_left(host, record, memory)
-    filled_by = _filled_by(host, record, memory) if fills else None
+    filled = _filled_by(host, record, memory) if fills else None
     if for_people:
         for name in record.__slots__:
             setattr(record, name, sanitize_values(getattr(record, name)))
@@ -77,7 +78,8 @@ def explain_stored(
             pins=_pins(host, record, memory, directory),
             enforcement=describe(memory),
             settings=_installed(host, directory),
-            filled_by=filled_by,
+            filled_by=None if filled is None else filled.by_source,
+            provenance=None if filled is None else filled.provenance,
             history=history,
         )
     except (ArithmeticError, LookupError, TypeError, ValidationError) as error:
@@ -87,15 +89,13 @@ def explain_stored(
         raise CommandFailed(f"{name}: its values make no sense: {reason}") from error
 
 
-def _filled_by(
-    host: Host | None, record: StateRecord, memory: HookMemory
-) -> Mapping[str, float] | None:
+def _filled_by(host: Host | None, record: StateRecord, memory: HookMemory) -> FilledWindow | None:
     from ultramon.recordings.present_window import present_window
     from ultramon.system.processes import this_machine
 
-    is_here = record.hostname == this_machine().hostname
+    is_here = host is not None and record.hostname == this_machine().hostname
     with suppress(OSError, ValueError):
-        return present_window(record, host if is_here else None, memory.transcript_path)
+        return present_window(record, memory.transcript_path if is_here else None)
     return None
 
 

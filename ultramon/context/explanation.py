@@ -91,7 +91,9 @@ class Explanation(Model):
     settings: dict[str, str] = Field(default_factory=dict)
     """By setting, the variable or file that it came from; a keyword or a default has no entry."""
     filled_by: dict[str, int] = Field(default_factory=dict)
-    """Estimated tokens in the window by what brought them; empty = not known."""
+    """Tokens in the window by what brought them; empty = not known."""
+    provenance: dict[str, str] = Field(default_factory=dict)
+    """How sure these are: ``measured``, ``estimated`` or ``unknown``; empty = not said."""
     history: tuple[PastReading, ...] = ()
     """The last readings, oldest first, at most 64; a monitor, which asks no store, gives none."""
 
@@ -218,6 +220,7 @@ def explain(
     enforcement: str | None = None,
     settings: Mapping[str, str] | None = None,
     filled_by: Mapping[str, float] | None = None,
+    provenance: Mapping[str, str] | None = None,
     history: Sequence[HistoryPoint] = (),
 ) -> Explanation:
     """Explain a stored or present state.
@@ -232,11 +235,13 @@ def explain(
         enforcement: See `Explanation`; None = nothing was enforced.
         settings: See `Explanation`; None = as the state says.
         filled_by: See `Explanation`; None = as the state says.
+        provenance: See `Explanation`; None = not said.
         history: As `Backend.history` returns it.
     """
     state = AgentState.from_record(record)
     anchor = state.anchor
-    parts = (state.by_source or {}) if filled_by is None else filled_by
+    found = (state.by_source or {}) if filled_by is None else filled_by
+    parts = {source: round(tokens) for source, tokens in found.items() if round(tokens)}
     stored = record.extra.get(SETTING_SOURCES)
     sources = settings or (stored if isinstance(stored, dict) else {})
     return Explanation(
@@ -255,7 +260,8 @@ def explain(
         pins=pins,
         enforcement=enforcement,
         settings={str(name): str(source) for name, source in sources.items()},
-        filled_by={source: round(tokens) for source, tokens in parts.items() if round(tokens)},
+        filled_by=parts,
+        provenance={source: (provenance or {})[source] for source in parts if provenance},
         history=tuple(
             PastReading(
                 at=format_time(point.at),

@@ -23,7 +23,7 @@ from ultramon.recordings.packed import damage_of, is_read_on, open_recording, pl
 from ultramon.recordings.recordings import HEAD_BYTES, host_of
 from ultramon.recordings.stored import stamp_of
 from ultramon.recordings.summary import Summarizer
-from ultramon.recordings.transcript_summary import TranscriptSummary
+from ultramon.recordings.transcript_summary import FilledWindow, TranscriptSummary
 from ultramon.version import __version__
 
 if TYPE_CHECKING:
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from ultramon.hosts.port import Host
     from ultramon.hosts.transcripts.jsonl import TranscriptReader
 
-_FORMAT = 9
+_FORMAT = 10
 # Another version of ultramon may read more out of the same lines.
 _VERSION = zlib.crc32(f"{_FORMAT} {__version__}".encode()) & 0x7FFFFFFF
 _SCHEMA = """
@@ -98,6 +98,8 @@ class TranscriptIndex:
     def __init__(self, path: str | None, *, of_few: bool = False) -> None:
         self.problem: str | None = None
         self._of_few = of_few
+        self._window: FilledWindow | None = None
+        """Of the file that was read last."""
         self._waiting: list[tuple[_Stamp, _Read]] = []
         self._connection: sqlite3.Connection | None = None
         if path is not None:
@@ -225,6 +227,23 @@ class TranscriptIndex:
             kept = "SELECT rowid FROM results ORDER BY rowid DESC LIMIT ?"
             run(f"DELETE FROM results WHERE rowid NOT IN ({kept})", (_MOST_RESULTS,))
 
+    def present_window(self, path: str, max_bytes: int) -> FilledWindow | None:
+        """Return what fills a transcript's window now; None = it is no transcript.
+
+        Args:
+            path: The transcript.
+            max_bytes: Of a longer one nothing is read.
+
+        Raises:
+            OSError: It cannot be read.
+            ValueError: It is packed, and damaged.
+        """
+        found = stamp_of(path)
+        if found is None or found[1] > max_bytes:
+            return None
+        self._read(_Stamp(path, *found))
+        return self._window
+
     def forget_missing(self) -> None:
         """Forget the files that are no longer there."""
         gone = [
@@ -289,6 +308,7 @@ class TranscriptIndex:
                 # With another number of copied replies each sum is another one.
                 grown = None if copied else self._read_on(stamp, stream)
                 read = grown or _read_whole(stamp.path, stream, copied)
+        self._window = read.window
         self._waiting.append((stamp, read))
         if len(self._waiting) >= _FILES_PER_TRANSACTION:
             self._store()
@@ -358,6 +378,7 @@ class _Read(NamedTuple):
     offset: int
     check_sum: int
     memory: bytes | None
+    window: FilledWindow | None = None
 
 
 _UNKNOWN = object()
@@ -379,7 +400,7 @@ def _read_whole(path: str, stream: BinaryIO, copied: int) -> _Read:
         return _continue(host, reader, summarizer, stream)
     for record in host.transcripts.read_transcript(whole_lines(stream)):
         summarizer.feed(record)
-    return _Read(summarizer.finish(), 0, 0, None)
+    return _finish(summarizer)
 
 
 def _summary_of(host: Host, path: str, stream: BinaryIO) -> TranscriptSummary:
@@ -416,7 +437,7 @@ def _read_packed(path: str, copied: int) -> _Read:
         if (damage := damage_of(error)) is None:
             raise
         raise ValueError(damage) from error
-    return _Read(summarizer.finish(), 0, 0, None)
+    return _finish(summarizer)
 
 
 def _continue(
@@ -435,7 +456,14 @@ def _continue(
     memory = json.dumps(kept).encode()
     for record in reader.held:
         summarizer.feed(record)
-    return _Read(summarizer.finish(), offset, _check_sum(stream, offset), memory)
+    return _finish(summarizer, offset, _check_sum(stream, offset), memory)
+
+
+def _finish(
+    summarizer: Summarizer, offset: int = 0, check_sum: int = 0, memory: bytes | None = None
+) -> _Read:
+    window = summarizer.present_window()
+    return _Read(summarizer.finish(), offset, check_sum, memory, window)
 
 
 def _check_sum(stream: BinaryIO, offset: int) -> int:

@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import os
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from ultramon.context.tracker import REPLY, STANDING
 from ultramon.hosts.transcripts.records import (
     AGENTS,
     HOOKS,
+    IMAGES,
     MCP,
     MEMORY,
     SKILLS,
     SYSTEM,
+    THINKING,
     TOOLS,
 )
 from ultramon.recordings.transcript_summary import SUMMARY, UNRECORDED
@@ -26,6 +28,8 @@ _SERVER = "mcp__"
 _WORDS = {
     UNRECORDED: REST,
     REPLY: "replies",
+    THINKING: "thinking",
+    IMAGES: "images",
     STANDING: "before the first word",
     SUMMARY: "summaries",
     "user": "prompts",
@@ -67,6 +71,37 @@ def tokens_by_words(by_source: Mapping[str, float]) -> dict[str, float]:
         words = source_words(source)
         found[words] = found.get(words, 0.0) + tokens
     return dict(sorted(found.items(), key=lambda one: (-one[1], one[0])))
+
+
+class Part(NamedTuple):
+    """What one name of a source stands for.
+
+    Attributes:
+        name: For people.
+        tokens: That it brought.
+        provenance: How sure they are; None = not said.
+    """
+
+    name: str
+    tokens: float
+    provenance: str | None
+
+
+def parts_by_words(by_source: Mapping[str, float], provenance: Mapping[str, str]) -> list[Part]:
+    """Return what fills a window by what people read, the largest first.
+
+    Args:
+        by_source: Tokens.
+        provenance: How sure they are, by source; what is left out is not said.
+    """
+    sure: dict[str, set[str]] = {}
+    for source, words in provenance.items():
+        sure.setdefault(source_words(source), set()).add(words)
+    # Of sources that share a name one may be estimated, and so is their sum.
+    return [
+        Part(name, tokens, min(sure[name]) if name in sure else None)
+        for name, tokens in tokens_by_words(by_source).items()
+    ]
 
 
 def home_relative(path: str) -> str:

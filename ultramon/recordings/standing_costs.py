@@ -16,6 +16,7 @@ from ultramon.hosts.transcripts.records import (
 )
 from ultramon.recordings.standing import FIRST, LATER, StandingPart
 from ultramon.recordings.survey_models import StandingCost
+from ultramon.recordings.transcript_summary import ESTIMATED, MEASURED, UNKNOWN
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
@@ -23,10 +24,6 @@ if TYPE_CHECKING:
     from ultramon.recordings.transcript_summary import TranscriptSummary
 
     MemoryFiles = Callable[[str, str | None], Sequence[tuple[str, int]]]
-
-MEASURED, ESTIMATED, UNKNOWN = "measured", "estimated", "unknown"
-"""How sure a number is: the provider's count, shared out over texts that are all recorded; from one
-text; what is left of that count."""
 
 
 class StandingAgent(NamedTuple):

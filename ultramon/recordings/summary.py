@@ -12,10 +12,13 @@ from ultramon.context.token_usage import TokenUsage
 from ultramon.context.tracker import FALL_RATIO, REPLY
 from ultramon.hosts.transcripts.prompts import is_host_text
 from ultramon.hosts.transcripts.records import (
+    IMAGES,
+    THINKING,
     Billed,
     Boundary,
     Broken,
     Content,
+    Image,
     LimitReached,
     Overflow,
     Report,
@@ -24,11 +27,17 @@ from ultramon.hosts.transcripts.records import (
     Standing,
     Window,
 )
+from ultramon.recordings.image_sizes import image_tokens
 from ultramon.recordings.reply_keys import COMPACTION, MAX_KEYS, reply_key
 from ultramon.recordings.series import Series
 from ultramon.recordings.spending import SpendingSums, quarter_of
 from ultramon.recordings.standing import StandingSums, add_tokens, is_standing
-from ultramon.recordings.transcript_summary import SUMMARY, UNRECORDED, TranscriptSummary
+from ultramon.recordings.transcript_summary import (
+    SUMMARY,
+    UNRECORDED,
+    FilledWindow,
+    TranscriptSummary,
+)
 from ultramon.recordings.usage import (
     MAYBE_READ_AGAIN,
     PLAN_HIT,
@@ -106,6 +115,15 @@ class Summarizer:
         self._before_compaction: int | None = None
         self._by_source: dict[str, float] = {}
         """Of the present window."""
+        self._measured: dict[str, float] = {}
+        """Of these, what the provider counted."""
+        self._by_file: dict[str, float] = {}
+        """Of these, what calls brought that name a file."""
+        self._has_thought, self._shown_tokens = False, 0.0
+        """Whether the reply that waits holds thinking of a size that is not stated, and what else
+        it holds, estimated."""
+        self._has_prompt = self._has_unsized = False
+        """What came since the last report: a prompt of a person, an image of unknown size."""
         self._compacted_at: list[int] = []
         self._is_rewound = False
         self._inherited = 0
@@ -132,7 +150,10 @@ class Summarizer:
             self._report = None if memory["report"] is None else tuple(memory["report"])
             self._text_tokens = memory["textTokens"]
             self._before_compaction = memory["beforeCompaction"]
-            self._by_source = memory["bySource"]
+            self._by_source, self._measured = memory["bySource"], memory["measured"]
+            self._by_file = memory["byFile"]
+            self._has_thought, self._shown_tokens = memory["hasThought"], memory["shownTokens"]
+            self._has_prompt, self._has_unsized = memory["hasPrompt"], memory["hasUnsized"]
             self._compacted_at = memory["compactedAt"]
             self._is_rewound, self._inherited = memory["isRewound"], memory["inherited"]
             if memory["billed"] is not None:
@@ -151,6 +172,12 @@ class Summarizer:
             "textTokens": self._text_tokens,
             "beforeCompaction": self._before_compaction,
             "bySource": self._by_source,
+            "measured": self._measured,
+            "byFile": self._by_file,
+            "hasThought": self._has_thought,
+            "shownTokens": self._shown_tokens,
+            "hasPrompt": self._has_prompt,
+            "hasUnsized": self._has_unsized,
             "compactedAt": self._compacted_at,
             "isRewound": self._is_rewound,
             "inherited": self._inherited,
@@ -186,6 +213,7 @@ class Summarizer:
                 summary.reports += not is_copy
                 self._flush()
                 self._held = record
+                self._has_thought, self._shown_tokens = False, 0.0
             elif self._held is not None:
                 self._held = record
             else:  # text came between, and it would take its place: only the bill changes
@@ -199,10 +227,16 @@ class Summarizer:
                 if SUCCESSOR_WORDS in record.text or CONTINUED_WORDS in record.text:
                     self._reads_again = RESTART
             # A text that a report counts would be counted twice.
-            if not record.counted:
+            if record.counted:
+                self._see_reply(record)
+            else:
                 self._flush()
                 self._take_text(record)
                 self._follower.on_text(record)
+        elif isinstance(record, Image):
+            self._flush()
+            if not is_copy:
+                self._take_image(record)
         elif isinstance(record, Standing):
             self._flush()
             self._standing.replace(
@@ -247,8 +281,11 @@ class Summarizer:
             summary.has_ended_in_overflow = True
             self._follower.on_overflow(record)
 
-    def present_window(self) -> dict[str, float]:
-        """Return the tokens of the window that is open, by what brought them."""
+    def present_window(self) -> FilledWindow:
+        """Return what fills the window that is open.
+
+        Where the provider has counted them, their sum is its count and what came since.
+        """
         self._flush()
         parts = dict(self._by_source)
         if self._report is not None:
@@ -256,10 +293,17 @@ class Summarizer:
             beside = {} if self._inherited else self._standing.beside
             for source, tokens in beside.items():
                 add_tokens(parts, source, tokens, _MAX_SOURCES)
-            held = sum(self._report) + self._text_tokens
-            explained = self._inherited + sum(parts.values())
+            held = sum(self._report) + self._text_tokens - self._inherited
+            explained = sum(parts.values())
+            measured = sum(self._measured.values())
+            if measured <= held < explained:
+                # What is estimated was estimated too high, or part of it is gone.
+                ratio = (held - measured) / (explained - measured)
+                for source, tokens in parts.items():
+                    known = self._measured.get(source, 0.0)
+                    parts[source] = known + (tokens - known) * ratio
             add_tokens(parts, UNRECORDED, max(0.0, held - explained), _MAX_SOURCES)
-        return parts
+        return FilledWindow(parts, dict(self._measured), dict(self._by_file))
 
     def finish(self) -> TranscriptSummary:
         """Close the last window, and return the summary; nothing can be fed afterwards."""
@@ -302,7 +346,9 @@ class Summarizer:
                 self._close_window(is_rewound=True)
             else:
                 self._compact(None)
-        self._is_rewound = False
+        else:
+            self._reconcile(tokens)
+        self._is_rewound = self._has_prompt = self._has_unsized = False
         refused_at, self._refused_at = self._refused_at, None
         if refused_at is not None and report.at is not None:
             waited = max(report.at - refused_at, 0.0)
@@ -315,9 +361,55 @@ class Summarizer:
         self._report = tokens, report.output_tokens
         self._text_tokens = 0.0
         self._series.add(tokens)
-        add_tokens(self._by_source, REPLY, report.output_tokens, _MAX_SOURCES)
+        self._add_reply(report)
         summary.last_tokens = tokens + report.output_tokens
         summary.has_ended_in_overflow = False
+
+    def _reconcile(self, tokens: int) -> None:
+        """Take what a count says of the window before it: what is gone, how large an image is."""
+        if self._report is None:
+            return
+        missing = sum(self._report) + self._text_tokens - tokens
+        thought = self._by_source.get(THINKING, 0.0)
+        # Some models keep what they thought in earlier turns, and for others the provider drops it
+        # when a person has written: no line says which, but the count does.
+        if thought and self._has_prompt and missing > thought / 2:
+            self._take_away_thinking()
+            missing -= thought
+        if self._has_unsized and missing < 0:
+            add_tokens(self._by_source, IMAGES, -missing, _MAX_SOURCES)
+
+    def _take_away_thinking(self) -> None:
+        """Count the thinking so far as having entered the window, and no longer as held."""
+        held = (
+            (self._by_source, self._summary.tokens_by_source),
+            (self._measured, self._summary.measured_by_source),
+        )
+        for window, entered in held:
+            if tokens := window.pop(THINKING, 0.0):
+                add_tokens(entered, THINKING, tokens, _MAX_SOURCES)
+
+    def _see_reply(self, content: Content) -> None:
+        """Note what a reply shows that has thought: the rest of its tokens was thinking."""
+        if self._held is None or self._held.thinking_tokens is not None:
+            return
+        if content.source == THINKING:
+            self._has_thought = True
+        elif self._has_thought:
+            self._shown_tokens += self._estimate(content.text)
+
+    def _add_reply(self, report: Report) -> None:
+        output, stated = report.output_tokens, report.thinking_tokens
+        thought: float = min(stated or 0, output)
+        if stated is None and self._has_thought:
+            thought = max(0.0, output - self._shown_tokens)
+        parts = [(REPLY, output - thought), (THINKING, thought)]
+        for source, tokens in parts:
+            if tokens or source == REPLY:
+                add_tokens(self._by_source, source, tokens, _MAX_SOURCES)
+                if stated is not None or not self._has_thought:
+                    add_tokens(self._measured, source, tokens, _MAX_SOURCES)
+        self._has_thought, self._shown_tokens = False, 0.0
 
     def _bill(self, report: Report) -> None:
         """Add what a report cost, and whether it had to be read again."""
@@ -393,7 +485,8 @@ class Summarizer:
     def _inherit(self) -> None:
         """Let the window begin with what was copied, which has been counted elsewhere."""
         self._inherited = 0 if self._report is None else sum(self._report)
-        self._text_tokens, self._by_source = 0.0, {}
+        self._text_tokens, self._by_source, self._measured = 0.0, {}, {}
+        self._by_file = {}
 
     def _take_text(self, content: Content) -> None:
         tokens = self._estimate(content.text)
@@ -401,7 +494,19 @@ class Summarizer:
         self._say(content, tokens)
         add_tokens(self._by_source, content.source, tokens, _MAX_SOURCES)
         if content.file is not None:
-            add_tokens(self._summary.tokens_by_file, content.file, tokens, _MAX_FILES)
+            add_tokens(self._by_file, content.file, tokens, _MAX_FILES)
+
+    def _take_image(self, image: Image) -> None:
+        tokens = image_tokens(image, self._summary.model)
+        if tokens is None:
+            self._has_unsized = True
+            return
+        self._text_tokens += tokens
+        if not self._standing.is_begun:
+            self._user_tokens += tokens
+        add_tokens(self._by_source, IMAGES, tokens, _MAX_SOURCES)
+        if image.file is not None:
+            add_tokens(self._by_file, image.file, tokens, _MAX_FILES)
 
     def _take_copied_text(self, content: Content) -> None:
         """Take what a copied text says of later requests; what it brought is counted elsewhere."""
@@ -420,6 +525,7 @@ class Summarizer:
             self._standing.say(content.source, tokens)
         elif content.source == "user" and not content.by_host:
             self._user_tokens += tokens
+            self._has_prompt = True
 
     def _estimate(self, text: str) -> float:
         return estimate_tokens(text, self._family, sample=True)
@@ -452,9 +558,16 @@ class Summarizer:
 
     def _close_window(self, *, is_rewound: bool = False) -> None:
         """Add up what filled the window that ends here."""
-        for source, tokens in self.present_window().items():
-            add_tokens(self._summary.tokens_by_source, source, tokens, _MAX_SOURCES)
-        self._by_source, self._user_tokens = {}, 0.0
+        window, summary = self.present_window(), self._summary
+        for held, entered, most in (
+            (window.by_source, summary.tokens_by_source, _MAX_SOURCES),
+            (window.measured, summary.measured_by_source, _MAX_SOURCES),
+            (window.by_file, summary.tokens_by_file, _MAX_FILES),
+        ):
+            for name, tokens in held.items():
+                add_tokens(entered, name, tokens, most)
+        self._by_source, self._measured, self._by_file = {}, {}, {}
+        self._user_tokens = 0.0
         self._standing.close_window(is_rewound=is_rewound)
         self._report, self._text_tokens, self._inherited = None, 0.0, 0
 

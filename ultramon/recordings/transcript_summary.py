@@ -3,11 +3,53 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field, fields
-from typing import Any
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
 
 UNRECORDED = "unrecorded"
 """Tokens that the provider counted and no text of the recording explains: system prompt, tools."""
 SUMMARY = "summary"
+MEASURED, ESTIMATED, UNKNOWN = "measured", "estimated", "unknown"
+"""How sure a number is: counted by the provider, or that count shared out over texts that are all
+recorded; from a text or an image; what is left of that count."""
+
+
+def provenance_of(source: str, tokens: float, measured: Mapping[str, float]) -> str:
+    """Return how sure the tokens of a source are.
+
+    Args:
+        source: As in `TranscriptSummary.tokens_by_source`.
+        tokens: Its tokens.
+        measured: By source, how many of them the provider counted.
+    """
+    if source == UNRECORDED:
+        return UNKNOWN
+    # Sums of fractions carry noise.
+    return MEASURED if measured.get(source, 0.0) + 0.5 >= tokens else ESTIMATED
+
+
+class FilledWindow(NamedTuple):
+    """What fills one context window.
+
+    Attributes:
+        by_source: Tokens by what brought them, as in `TranscriptSummary.tokens_by_source`.
+        measured: Of these, what the provider itself counted.
+        by_file: Of these, what calls that name a file brought, by path.
+    """
+
+    by_source: Mapping[str, float]
+    measured: Mapping[str, float]
+    by_file: Mapping[str, float]
+
+    @property
+    def provenance(self) -> dict[str, str]:
+        """How sure the tokens of each source are."""
+        return {
+            source: provenance_of(source, tokens, self.measured)
+            for source, tokens in self.by_source.items()
+        }
 
 
 @dataclass(slots=True)
@@ -37,6 +79,7 @@ class TranscriptSummary:
         plan_wait_seconds: From requests refused for a usage limit to the next replies, each at
             most five hours; without a reply behind it a refusal adds nothing.
         tokens_by_source: Tokens that entered the windows, estimated, by what brought them.
+        measured_by_source: Of these, what the provider itself counted.
         tokens_by_file: Of these, what calls that name a file brought, by path.
         standing: What its requests held beside the conversation: JSON of
             `ultramon.recordings.standing.StandingPart` by source.
@@ -76,6 +119,7 @@ class TranscriptSummary:
     has_ended_in_overflow: bool = False
     plan_wait_seconds: float = 0.0
     tokens_by_source: dict[str, float] = field(default_factory=dict)
+    measured_by_source: dict[str, float] = field(default_factory=dict)
     tokens_by_file: dict[str, float] = field(default_factory=dict)
     standing: dict[str, list[Any]] = field(default_factory=dict)
     returns: dict[str, bool] = field(default_factory=dict)

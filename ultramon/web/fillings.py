@@ -6,8 +6,7 @@ import socket
 import threading
 from typing import TYPE_CHECKING
 
-from ultramon.errors import ConfigurationError
-from ultramon.recordings.index import Summarized, TranscriptIndex, index_path
+from ultramon.recordings.present_window import present_window
 from ultramon.recordings.stored import Stamp, stamp_of
 from ultramon.web.pages.agent import Filling
 
@@ -16,8 +15,8 @@ if TYPE_CHECKING:
 
 _OWN = "Counted by the agent since the last compaction; estimated."
 _READ = (
-    "Estimated from the transcript, over all epochs. Not recorded is what the provider counted and "
-    "no text explains."
+    "From the transcript, since the last compaction. Measured is what the provider counted, not "
+    "recorded what it counted and no text explains."
 )
 _MOST_KEPT = 100
 
@@ -38,33 +37,21 @@ class FillingReader:
             transcript_path: Of its transcript, as its host keeps it; None = there is none.
         """
         if record.by_source:
-            return Filling(record.by_source, {}, _OWN)
+            return Filling(present_window(record, None), _OWN)
         # The path is of that machine; here it may be another file.
         if not isinstance(transcript_path, str) or record.hostname != self._hostname:
             return None
         try:
             # A page is drawn each second, and a transcript may take seconds to read.
-            stamp = stamp_of(transcript_path, follow_links=True)
+            stamp = stamp_of(transcript_path)
+            with self._lock:
+                known = self._kept.get(transcript_path)
+                if known is None or known[0] != stamp:
+                    window = present_window(record, transcript_path)
+                    filling = Filling(window, _READ) if window.by_source else None
+                    known = self._kept[transcript_path] = stamp, filling
+                    if len(self._kept) > _MOST_KEPT:
+                        del self._kept[next(iter(self._kept))]
+                return known[1]
         except (OSError, ValueError):
             return None
-        with self._lock:
-            known = self._kept.get(transcript_path)
-            if known is None or known[0] != stamp:
-                known = self._kept[transcript_path] = stamp, _summarize(transcript_path)
-                if len(self._kept) > _MOST_KEPT:
-                    del self._kept[next(iter(self._kept))]
-            return known[1]
-
-
-def _summarize(path: str) -> Filling | None:
-    try:
-        place: str | None = index_path()
-    except ConfigurationError:
-        # Without a home directory there is no index, and the whole transcript is read.
-        place = None
-    with TranscriptIndex(place) as index:
-        for one in index.summarize([path]):
-            if isinstance(one, Summarized):
-                summary = one.summary
-                return Filling(summary.tokens_by_source, summary.tokens_by_file, _READ)
-    return None

@@ -96,7 +96,7 @@ def test_what_filled_a_window_is_shown_on_the_web_too(path):
     record = StateRecord(name)
     record.hostname = socket.gethostname()
     filling = FillingReader().of(record, f"{path}/{name}")
-    assert "tool:read" in filling.by_source
+    assert "tool:read" in filling.window.by_source
 
 
 def _compacted(path):

@@ -18,7 +18,7 @@ from ultramon.cli.output import (
 from ultramon.context.level_words import level_words
 from ultramon.context.limits import limit_words
 from ultramon.context.tracker import STANDING as UNNAMED
-from ultramon.recordings.source_words import REST, source_words, tokens_by_words
+from ultramon.recordings.source_words import REST, parts_by_words, source_words
 from ultramon.recordings.standing import is_standing
 from ultramon.recordings.transcript_summary import UNRECORDED
 from ultramon.state.agent_rows import name_of
@@ -59,7 +59,7 @@ def print_explanation(record: StateRecord, found: Explanation) -> None:
     if groups:
         console.print()
         console.print(_legend(groups, cells))
-        _print_parts(found.filled_by)
+        _print_parts(found)
     command = f"ultramon explain {shlex.quote(record.agent_id)} --details"
     console.print()
     words = "limits, rungs, settings and history: "
@@ -150,18 +150,20 @@ def _facts(found: Explanation) -> list[tuple[str, str]]:
     return [(name, field(words)) for name, words in facts]
 
 
-def _print_parts(filled_by: dict[str, int]) -> None:
+def _print_parts(found: Explanation) -> None:
     table = make_table()
     for _ in range(2):
         table.add_column("", justify="right", no_wrap=True)
+    table.add_column("", style="dim", no_wrap=True)
     table.add_column("", overflow="fold")
-    total = sum(filled_by.values())
-    largest = [(name, round(count)) for name, count in tokens_by_words(filled_by).items()]
-    for name, count in largest[:_MOST_PARTS]:
-        table.add_row(percent(count / total), tokens(count), Text(field(name)))
+    total = sum(found.filled_by.values())
+    largest = parts_by_words(found.filled_by, found.provenance)
+    for name, count, provenance in largest[:_MOST_PARTS]:
+        share = percent(count / total)
+        table.add_row(share, tokens(round(count)), provenance or "", Text(field(name)))
     if len(largest) > _MOST_PARTS:
-        rest = sum(count for _, count in largest[_MOST_PARTS:])
+        rest = round(sum(one.tokens for one in largest[_MOST_PARTS:]))
         more = f"{len(largest) - _MOST_PARTS} smaller parts"
-        table.add_row(percent(rest / total), tokens(rest), more)
+        table.add_row(percent(rest / total), tokens(rest), "", more)
     table.show_header = False
     make_console().print(table)

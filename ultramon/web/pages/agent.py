@@ -10,7 +10,7 @@ from ultramon.context.limits import limit_words
 from ultramon.pictures.charts import Mark, Point, Rung, glyph, token_chart
 from ultramon.pictures.drawings import bar
 from ultramon.pictures.elements import Element, element
-from ultramon.recordings.source_words import tokens_by_words
+from ultramon.recordings.source_words import Part, parts_by_words
 from ultramon.state.agent_rows import name_of, need_of, runway_to_limit
 from ultramon.state.liveness import ENDED
 from ultramon.state.usage_percent import usage_words
@@ -21,9 +21,10 @@ from ultramon.web.pages.fleet import held_words, level_class, rungs_of, state_wo
 from ultramon.web.pages.layout import agent_url, facts_list, job_url
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
+    from collections.abc import Iterator, Sequence
 
     from ultramon.prices.cost import Cost
+    from ultramon.recordings.transcript_summary import FilledWindow
     from ultramon.state.history import HistoryPoint
     from ultramon.state.observed import ObservedAgent
     from ultramon.web.event_reader import PastEvent
@@ -41,10 +42,9 @@ _TASK_SIGNS = {"done": "✓", "in_progress": "▶", "interrupted": "!", "pending
 
 
 class Filling(NamedTuple):
-    """What filled a window, in estimated tokens."""
+    """What fills a window."""
 
-    by_source: Mapping[str, float]
-    by_file: Mapping[str, float]
+    window: FilledWindow
     words: str
     """Where the numbers are from."""
 
@@ -206,27 +206,29 @@ def _link(agent_id: str) -> Element:
 
 def _filled(filling: Filling | None) -> Element:
     title = element("h2", "What filled the window")
-    if filling is None or not filling.by_source:
+    if filling is None or not filling.window.by_source:
         none = "Nothing is recorded by source."
         return element("section", title, element("p", none, class_="dim"), class_="card")
+    files = [Part(name, tokens, None) for name, tokens in filling.window.by_file.items()]
     return element(
         "section",
         title,
-        _shares(tokens_by_words(filling.by_source)),
-        element("h3", "By file") if filling.by_file else None,
-        _shares(filling.by_file) if filling.by_file else None,
+        _shares(parts_by_words(filling.window.by_source, filling.window.provenance)),
+        element("h3", "By file") if files else None,
+        _shares(files) if files else None,
         element("p", filling.words, class_="dim"),
         class_="card",
     )
 
 
-def _shares(counts: Mapping[str, float]) -> Element:
-    total = sum(counts.values()) or 1.0
-    largest = sorted(counts.items(), key=lambda one: (-one[1], one[0]))[:_MOST_SHARES]
+def _shares(parts: Sequence[Part]) -> Element:
+    total = sum(one.tokens for one in parts) or 1.0
+    largest = sorted(parts, key=lambda one: (-one.tokens, one.name))[:_MOST_SHARES]
     rows = element("dl", class_="shares")
-    for name, count in largest:
+    for name, count, provenance in largest:
         share = count / total
         words = f"{short_tokens(round(count))} · {percent(share)}"
+        words += f" · {provenance}" if provenance else ""
         rows.extend(
             [
                 element("dt", field(name) or "unnamed"),

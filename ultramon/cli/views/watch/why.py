@@ -125,7 +125,7 @@ def _sources(host: Host | None, record: StateRecord, memory: HookMemory) -> Iter
 
     by_source: Mapping[str, float] = {}
     with suppress(OSError, ValueError):
-        by_source = present_window(record, host, _transcript(host, record, memory))
+        by_source = present_window(record, _transcript(host, record, memory)).by_source
     total = sum(by_source.values())
     if total <= 0:
         return
