@@ -49,23 +49,33 @@ class Reply:
         text: What the model says.
         calls: What it calls, all in one reply.
         gate: The reply waits until this is set.
+        thinking: What the model thinks before, as far as the provider shows it.
+        output_tokens: As the usage says, with those of the thinking.
+        thinking_tokens: Of these, as the usage says; None = it says nothing of them, and the reply
+            holds no thinking.
     """
 
     tokens: int
     text: str = ""
     calls: tuple[Call, ...] = ()
     gate: threading.Event | None = None
+    thinking: str = ""
+    output_tokens: int = 40
+    thinking_tokens: int | None = None
 
     def usage(self) -> dict[str, Any]:
         """Spread the tokens over the three fields that have to be summed."""
         new, created = 12, min(1000, self.tokens // 4)
-        return {
+        usage = {
             "input_tokens": new,
             "cache_creation_input_tokens": created,
             "cache_read_input_tokens": self.tokens - new - created,
-            "output_tokens": 40,
+            "output_tokens": self.output_tokens,
             "service_tier": "standard",
         }
+        if self.thinking_tokens is not None:
+            usage["output_tokens_details"] = {"thinking_tokens": self.thinking_tokens}
+        return usage
 
 
 @dataclass(frozen=True)
@@ -341,6 +351,9 @@ class _Handler(BaseHTTPRequestHandler):
 
 def _message(reply: Reply, model: str) -> dict[str, Any]:
     content: list[dict[str, Any]] = []
+    if reply.thinking_tokens is not None:
+        signature = "c2lnbmVk" * 40
+        content.append({"type": "thinking", "thinking": reply.thinking, "signature": signature})
     if reply.text:
         content.append({"type": "text", "text": reply.text})
     content.extend(
@@ -372,12 +385,18 @@ def _stream(message: dict[str, Any]) -> Iterator[bytes]:
     for index, block in enumerate(message["content"]):
         if block["type"] == "text":
             empty = block | {"text": ""}
-            delta = {"type": "text_delta", "text": block["text"]}
+            deltas = [{"type": "text_delta", "text": block["text"]}]
+        elif block["type"] == "thinking":
+            empty = block | {"thinking": "", "signature": ""}
+            deltas = [
+                {"type": f"{name}_delta", name: block[name]} for name in ("thinking", "signature")
+            ]
         else:
             empty = block | {"input": {}}
-            delta = {"type": "input_json_delta", "partial_json": json.dumps(block["input"])}
+            deltas = [{"type": "input_json_delta", "partial_json": json.dumps(block["input"])}]
         yield event("content_block_start", index=index, content_block=empty)
-        yield event("content_block_delta", index=index, delta=delta)
+        for delta in deltas:
+            yield event("content_block_delta", index=index, delta=delta)
         yield event("content_block_stop", index=index)
     end = {"stop_reason": message["stop_reason"], "stop_sequence": None}
     yield event("message_delta", delta=end, usage=message["usage"])

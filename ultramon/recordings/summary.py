@@ -295,13 +295,17 @@ class Summarizer:
                 add_tokens(parts, source, tokens, _MAX_SOURCES)
             held = sum(self._report) + self._text_tokens - self._inherited
             explained = sum(parts.values())
-            measured = sum(self._measured.values())
-            if measured <= held < explained:
-                # What is estimated was estimated too high, or part of it is gone.
-                ratio = (held - measured) / (explained - measured)
+            if explained > held:
+                # What is estimated was estimated too high, or part of it is gone; an image by the
+                # provider's own formula is the last to be doubted.
+                known = {**self._measured, IMAGES: parts.get(IMAGES, 0.0)}
+                if sum(known.values()) > held:
+                    known = self._measured
+                sure = sum(known.values())
+                ratio = max(0.0, held - sure) / (explained - sure) if explained > sure else 1.0
                 for source, tokens in parts.items():
-                    known = self._measured.get(source, 0.0)
-                    parts[source] = known + (tokens - known) * ratio
+                    least = known.get(source, 0.0)
+                    parts[source] = least + (tokens - least) * ratio
             add_tokens(parts, UNRECORDED, max(0.0, held - explained), _MAX_SOURCES)
         return FilledWindow(parts, dict(self._measured), dict(self._by_file))
 
