@@ -89,6 +89,14 @@ def test_a_wrong_setting_is_one_line(given):
     assert "did you mean critical?" in done.stderr
 
 
+def test_a_value_that_is_nested_too_deep_is_one_line(given):
+    configure(given, f"on.critical.run.{'.'.join('a' * 5_000)} = 1")
+    done = run("on", "list", **given)
+    assert done.returncode == 1
+    assert "nested too deep" in done.stderr
+    assert len(done.stderr.splitlines()) == 1
+
+
 def test_the_list_shows_what_each_did(given, program):
     configure(
         given,

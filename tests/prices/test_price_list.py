@@ -254,6 +254,7 @@ def test_the_weights_of_a_hook_give_the_price(tmp_path, text):
         ("usd_per_million_tokens.x = {input = 1e308, output = 1}", "at most 1,000,000"),
         ("usd_per_million_tokens.x = {input = inf, output = 1}", "at most 1,000,000"),
         pytest.param(f"date = {'[' * 5_000}", "nested too deep", id="deep"),
+        pytest.param(f"{'.'.join(['date'] * 5_000)} = 1", "nested too deep", id="dotted"),
         ("date = ", "a readable TOML file"),
         ("\xff", "a readable TOML file"),
     ],

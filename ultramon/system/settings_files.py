@@ -18,6 +18,8 @@ if TYPE_CHECKING:
     from typing import Any
 
 TOML_NAME = "ultramon.toml"
+_MOST_LEVELS = 64
+_TOO_DEEP = "its values are nested too deep"
 MAX_PROJECT_BYTES = 65_536
 """A larger file of a project is not read: parsing it may take as long as its author likes."""
 
@@ -113,9 +115,21 @@ def parse_toml(data: bytes) -> dict[str, Any]:
     import tomllib
 
     try:
-        return tomllib.loads(data.decode("utf-8"))
+        tables = tomllib.loads(data.decode("utf-8"))
     except RecursionError:
-        raise ValueError("its values are nested too deep") from None
+        raise ValueError(_TOO_DEEP) from None
+    # Dotted keys nest without recursion here, and what shows such a value later would recurse.
+    level: list[Any] = [tables]
+    for _ in range(_MOST_LEVELS):
+        level = [
+            inner
+            for one in level
+            for inner in (one.values() if isinstance(one, dict) else one)
+            if isinstance(inner, (dict, list))
+        ]
+        if not level:
+            return tables
+    raise ValueError(_TOO_DEEP)
 
 
 def _read_own(path: str, source: str = "") -> SettingsFile:
