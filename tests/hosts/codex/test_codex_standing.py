@@ -50,7 +50,10 @@ def test_what_is_recorded_of_a_request_is_what_it_held(tmp_path):
     with client.serve(api):
         done = client.run("[[MAIN]] work")
     assert done.returncode == 0, done.stderr
-    shown = program.run_process("report", "--json", str(client.configuration / "sessions"))
+    shown = program.run_process(
+        "report", "--json", str(client.configuration / "sessions"),
+        CODEX_HOME=str(client.configuration),
+    )  # fmt: skip
     report = json.loads(shown.stdout)
     found = {one["source"]: one for one in report["byStanding"]}
     (body,) = api.bodies
@@ -58,7 +61,7 @@ def test_what_is_recorded_of_a_request_is_what_it_held(tmp_path):
     (skills,) = [one for one in pieces if one.startswith("<skills_instructions>")]
     expected = {
         "skills": skills,
-        "memory:~/.codex/AGENTS.md": own,
+        f"memory:{client.configuration}/AGENTS.md": own,
         f"memory:{client.project}/AGENTS.md": project,
     }
     for source, text in expected.items():

@@ -1,6 +1,7 @@
 """The rollout of a Codex thread is read as recorded, and without trusting it."""
 
 import json
+import os
 
 import pytest
 from helpers import DATA
@@ -329,8 +330,13 @@ def message(role, *texts):
     return line("response_item", {"type": "message", "role": role, "content": content})
 
 
-def test_what_the_client_adds_has_the_source_that_it_came_from():
+@pytest.mark.parametrize("folder", ["/srv/codex", None])
+def test_what_the_client_adds_has_the_source_that_it_came_from(monkeypatch, folder):
     """The user's file of instructions comes before the project's, in one text."""
+    monkeypatch.delenv("CODEX_HOME", raising=False)
+    if folder is not None:
+        monkeypatch.setenv("CODEX_HOME", folder)
+    own = folder or os.path.expanduser("~/.codex")
     heading = "# AGENTS.md instructions for /srv/shop\n\n<INSTRUCTIONS>\n"
     files = f"{heading}Be brief.\n\n--- project-doc ---\n\nRun the tests.\n</INSTRUCTIONS>"
     records = read(
@@ -344,7 +350,7 @@ def test_what_the_client_adds_has_the_source_that_it_came_from():
     assert [(one.source, one.by_host) for one in contents] == [
         ("skills", False),
         ("developer", False),
-        ("memory:~/.codex/AGENTS.md", False),
+        (f"memory:{own}/AGENTS.md", False),
         ("memory:/srv/shop/AGENTS.md", False),
         ("user", True),
         ("memory:/srv/shop/AGENTS.md", False),

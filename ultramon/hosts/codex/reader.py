@@ -5,6 +5,9 @@ Standard library only: hooks import it. The format was learnt from recordings of
 
 from __future__ import annotations
 
+import os
+
+from ultramon.hosts.codex.configuration import home_directory
 from ultramon.hosts.transcripts.images import images_in
 from ultramon.hosts.transcripts.jsonl import (
     Recent,
@@ -385,9 +388,14 @@ def _read_input(block: object, usual: str, at: float | None) -> Iterable[Content
         return _content(text, f"{MEMORY}{folder}/{_MEMORY_FILE}", at)
     heading = f"{_MEMORY_HEADING}{folder}\n"
     return [
-        *_content(f"{heading}{own}{mark}", f"{MEMORY}~/.codex/{_MEMORY_FILE}", at),
+        *_content(f"{heading}{own}{mark}", f"{MEMORY}{_own_file()}", at),
         *_content(project, f"{MEMORY}{folder}/{_MEMORY_FILE}", at),
     ]
+
+
+def _own_file() -> str:
+    """Return the user's file of instructions: no rollout names its folder."""
+    return os.path.join(home_directory(os.environ), _MEMORY_FILE)
 
 
 def _content(
