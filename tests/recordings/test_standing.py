@@ -17,6 +17,7 @@ from helpers.planted_transcripts import (
 )
 
 from ultramon import ContextConfig
+from ultramon.cli.views.report_screen import source_name
 from ultramon.context.tracker import OTHER
 from ultramon.prices.price_list import PriceList
 from ultramon.recordings.clients import client_files
@@ -138,6 +139,52 @@ def test_the_sources_of_one_transcript_are_bounded():
     held = sum(row[0] for name, row in rows.items() if name != FIRST)
     assert held == pytest.approx(50 * 1_100.0)
     assert rows[OTHER][2] is True, "all of it is recorded"
+
+
+def test_a_server_is_used_however_many_sources_there_are(tmp_path):
+    """Its results are then counted with those of others: not to be thrown out for that."""
+    machine = Machine(tmp_path)
+    entries = [prompt("Look."), *held_beside("/home/dev/shop", AT, servers=("github",))]
+    names = [f"Tool{number}" for number in range(70)] + ["mcp__github__get_issue", "Skill"]
+    for number, name in enumerate(names):
+        call = {"type": "tool_use", "id": f"c{number}", "name": name, "input": {}}
+        result = {"type": "tool_result", "tool_use_id": f"c{number}", "content": "open " * 9}
+        asked = used(f"m{number}", 14_000 + 20 * number)
+        asked["message"]["content"] = [call]
+        entries += [asked, prompt([result])]
+    skills = {"type": "attachment", "timestamp": AT}
+    skills["attachment"] = {"type": "skill_listing", "content": "- deploy: deploys the shop. " * 9}
+    machine.write(SESSION, skills, *entries, used("last", 16_000))
+    parts = parts_of(surveyed(machine))
+    assert (parts["mcp:github"].sessions_used, parts["skills"].sessions_used) == (1, 1)
+
+
+def test_a_server_whose_name_holds_the_mark_is_one(tmp_path):
+    """By what the names of its tools have in common, in definitions and calls."""
+    machine = Machine(tmp_path)
+    tools = (
+        "my__server__get",
+        "my__server__list",
+        "git__issue__get",
+        "git__pull__get",
+        "one__a__b",
+    )
+    definitions = [
+        {"name": f"mcp__{tool}", "description": "One call of its API. " * 30} for tool in tools
+    ]
+    shape = {"system": [{"type": "text", "text": "You help with code. " * 450}]}
+    entry = {"type": "api-request-shape", "timestamp": AT, "shape": shape | {"tools": definitions}}
+    call = {"type": "tool_use", "id": "c1", "name": "mcp__my__server__get", "input": {}}
+    result = {"type": "tool_result", "tool_use_id": "c1", "content": "open"}
+    asked = used("m1", 14_000, at=AT)
+    asked["message"]["content"] = [call]
+    machine.write(SESSION, prompt("Look."), entry, asked, prompt([result]), used("m2", 14_100))
+    found = surveyed(machine)
+    servers = {
+        name: one.sessions_used for name, one in parts_of(found).items() if name and "mcp:" in name
+    }
+    assert servers == {"mcp:my__server": 1, "mcp:git": 0, "mcp:one": 0}
+    assert "MCP my__server: get" in [source_name(one.name, found) for one in found.by_source]
 
 
 def test_sums_continue_where_they_stopped():

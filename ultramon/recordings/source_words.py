@@ -6,6 +6,7 @@ import os
 from typing import TYPE_CHECKING, NamedTuple
 
 from ultramon.context.tracker import REPLY, STANDING
+from ultramon.hosts.transcripts.mcp_names import server_of, tool_of
 from ultramon.hosts.transcripts.records import (
     AGENTS,
     HOOKS,
@@ -20,11 +21,10 @@ from ultramon.hosts.transcripts.records import (
 from ultramon.recordings.transcript_summary import SUMMARY, UNRECORDED
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Iterable, Mapping
 
 REST = "not recorded"
 """What the provider counted and no text of a recording explains."""
-_SERVER = "mcp__"
 _WORDS = {
     UNRECORDED: REST,
     REPLY: "replies",
@@ -43,18 +43,19 @@ _WORDS = {
 }
 
 
-def source_words(source: str) -> str:
+def source_words(source: str, servers: Iterable[str] = ()) -> str:
     """Return what brought tokens.
 
     Args:
         source: As `ultramon.hosts.transcripts.records.Content` and `TranscriptSummary` have it.
+        servers: MCP servers that are known, by which their tools are told apart.
     """
     if source in _WORDS:
         return _WORDS[source]
     kind, mark, rest = source.partition(":")
-    server, is_of_server, tool = rest.removeprefix(_SERVER).partition("__")
-    if kind == "tool" and rest.startswith(_SERVER) and is_of_server:
-        return f"MCP {server}: {tool}"
+    server = server_of(rest, servers) if kind == "tool" else None
+    if server is not None:
+        return f"MCP {server}: {tool_of(rest, server)}"
     if source.startswith(MCP):
         return f"MCP {rest}"
     if source.startswith(MEMORY):
@@ -64,11 +65,17 @@ def source_words(source: str) -> str:
     return source
 
 
+def servers_in(sources: Iterable[str]) -> list[str]:
+    """Return the MCP servers among sources."""
+    return [one.removeprefix(MCP) for one in sources if one.startswith(MCP)]
+
+
 def tokens_by_words(by_source: Mapping[str, float]) -> dict[str, float]:
     """Return tokens by what people read, the largest first; sources of one name are one."""
     found: dict[str, float] = {}
+    servers = servers_in(by_source)
     for source, tokens in by_source.items():
-        words = source_words(source)
+        words = source_words(source, servers)
         found[words] = found.get(words, 0.0) + tokens
     return dict(sorted(found.items(), key=lambda one: (-one[1], one[0])))
 
@@ -95,8 +102,9 @@ def parts_by_words(by_source: Mapping[str, float], provenance: Mapping[str, str]
         provenance: How sure they are, by source; what is left out is not said.
     """
     sure: dict[str, set[str]] = {}
+    servers = servers_in(by_source)
     for source, words in provenance.items():
-        sure.setdefault(source_words(source), set()).add(words)
+        sure.setdefault(source_words(source, servers), set()).add(words)
     # Of sources that share a name one may be estimated, and so is their sum.
     return [
         Part(name, tokens, min(sure[name]) if name in sure else None)

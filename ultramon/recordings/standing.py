@@ -8,6 +8,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from ultramon.context.tracker import OTHER
+from ultramon.hosts.transcripts.mcp_names import server_of
 from ultramon.hosts.transcripts.records import HOOKS, MCP, MEMORY, ULTRAMON
 from ultramon.hosts.transcripts.records import STANDING_SOURCES as SOURCES
 
@@ -20,9 +21,16 @@ FIRST = "first"
 """In place of a source: all that the first request held before a person's first word."""
 MAX_PARTS = 64
 """Sources of one transcript that are kept apart; what is beyond them counts as `OTHER`."""
+SKILL_TOOL = "Skill"
+"""That loads one of the skills that are listed."""
 _MAX_NAME_CHARS = 400
 # A count of the provider that is further above the estimate says that texts are missing.
 _MOST_SCALE = 1.7
+
+
+def shows_use(tool: str) -> bool:
+    """Return whether a call of a tool shows that something is used which stands in requests."""
+    return tool == SKILL_TOOL or server_of(tool) is not None
 
 
 def is_standing(source: str) -> bool:

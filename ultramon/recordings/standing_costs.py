@@ -7,6 +7,7 @@ from statistics import median
 from typing import TYPE_CHECKING, NamedTuple
 
 from ultramon.hosts.registry import find_host
+from ultramon.hosts.transcripts.mcp_names import server_of
 from ultramon.hosts.transcripts.records import (
     AGENTS,
     MCP,
@@ -14,7 +15,8 @@ from ultramon.hosts.transcripts.records import (
     SKILLS,
     SYSTEM,
 )
-from ultramon.recordings.standing import FIRST, LATER, StandingPart
+from ultramon.recordings.source_words import servers_in
+from ultramon.recordings.standing import FIRST, LATER, SKILL_TOOL, StandingPart
 from ultramon.recordings.survey_models import StandingCost
 from ultramon.recordings.transcript_summary import ESTIMATED, MEASURED, UNKNOWN
 
@@ -78,9 +80,13 @@ def standing_costs(
     firsts: list[float] = []
     for agent in agents:
         summary = agent.summary
-        for source in summary.tokens_by_source:
-            if name := _user_of(source):
-                used[name].add(agent.session)
+        servers = servers_in(summary.standing)
+        for tool in summary.tools:
+            server = server_of(tool, servers)
+            if server is not None:
+                used[f"{MCP}{server}"].add(agent.session)
+            elif tool == SKILL_TOOL:
+                used[SKILLS].add(agent.session)
         if summary.agent_id is not None:
             used[AGENTS].add(agent.session)
         parts = {name: StandingPart._make(row) for name, row in summary.standing.items()}
@@ -112,17 +118,6 @@ def standing_costs(
     total = _cost("", whole, used)
     tokens = round(median(firsts)) if firsts else total.tokens
     return total.model_copy(update={"tokens": tokens}), tuple(found)
-
-
-def _user_of(source: str) -> str | None:
-    """Return what a call shows to be used."""
-    kind, _, tool = source.partition(":")
-    if kind != "tool":
-        return None
-    if tool == "Skill":
-        return SKILLS
-    server, mark, _ = tool.removeprefix("mcp__").partition("__")
-    return f"{MCP}{server}" if mark and tool.startswith("mcp__") else None
 
 
 def _cost(name: str | None, one: _Sum, used: dict[str, set[int]]) -> StandingCost:

@@ -31,7 +31,7 @@ from ultramon.recordings.image_sizes import image_tokens
 from ultramon.recordings.reply_keys import COMPACTION, MAX_KEYS, reply_key
 from ultramon.recordings.series import Series
 from ultramon.recordings.spending import SpendingSums, quarter_of
-from ultramon.recordings.standing import StandingSums, add_tokens, is_standing
+from ultramon.recordings.standing import StandingSums, add_tokens, is_standing, shows_use
 from ultramon.recordings.transcript_summary import (
     SUMMARY,
     UNRECORDED,
@@ -61,6 +61,7 @@ MOST_WAIT_SECONDS = 5 * 3_600.0
 _MAX_SOURCES = 64
 _MAX_FILES = 400
 _MAX_NAME_CHARS = 400
+_TOOL, _MAX_TOOLS = "tool:", 256
 
 
 class Follower:
@@ -496,9 +497,15 @@ class Summarizer:
         tokens = self._estimate(content.text)
         self._text_tokens += tokens
         self._say(content, tokens)
+        self._note_tool(content.source)
         add_tokens(self._by_source, content.source, tokens, _MAX_SOURCES)
         if content.file is not None:
             add_tokens(self._by_file, content.file, tokens, _MAX_FILES)
+
+    def _note_tool(self, source: str) -> None:
+        tools, tool = self._summary.tools, source.removeprefix(_TOOL)
+        if tool != source and len(tools) < _MAX_TOOLS and shows_use(tool) and tool not in tools:
+            tools.append(tool[:_MAX_NAME_CHARS])
 
     def _take_image(self, image: Image) -> None:
         tokens = image_tokens(image, self._summary.model)

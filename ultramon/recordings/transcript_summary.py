@@ -80,6 +80,8 @@ class TranscriptSummary:
             most five hours; without a reply behind it a refusal adds nothing.
         tokens_by_source: Tokens that entered the windows, estimated, by what brought them.
         measured_by_source: Of these, what the provider itself counted.
+        tools: Of MCP servers and for skills, those that were called; the first 256 of them, where
+            the sources above are fewer.
         tokens_by_file: Of these, what calls that name a file brought, by path.
         standing: What its requests held beside the conversation: JSON of
             `ultramon.recordings.standing.StandingPart` by source.
@@ -120,6 +122,7 @@ class TranscriptSummary:
     plan_wait_seconds: float = 0.0
     tokens_by_source: dict[str, float] = field(default_factory=dict)
     measured_by_source: dict[str, float] = field(default_factory=dict)
+    tools: list[str] = field(default_factory=list)
     tokens_by_file: dict[str, float] = field(default_factory=dict)
     standing: dict[str, list[Any]] = field(default_factory=dict)
     returns: dict[str, bool] = field(default_factory=dict)

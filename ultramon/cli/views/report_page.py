@@ -258,7 +258,9 @@ def _filled(found: Survey) -> list[Element]:
     """Draw which texts filled the windows, what stands in every request as one of them."""
     standing = [one for one in found.by_source if one.name is not None and is_standing(one.name)]
     sources = [one for one in found.by_source if one not in standing]
-    rows = [(one.estimated_tokens, source_name(one.name), one.share_ratio) for one in sources]
+    rows = [
+        (one.estimated_tokens, source_name(one.name, found), one.share_ratio) for one in sources
+    ]
     if standing:
         together = sum(one.estimated_tokens for one in standing)
         share = sum(one.share_ratio for one in standing)

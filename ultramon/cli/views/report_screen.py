@@ -12,7 +12,7 @@ from ultramon.cli.output import field, level_style, make_console, make_table, pl
 from ultramon.context.ladder import CRITICAL, WARNING
 from ultramon.hosts.transcripts.records import MEMORY
 from ultramon.prices.cost import cost_words, dollars, range_words, short_cost
-from ultramon.recordings.source_words import REST, source_words
+from ultramon.recordings.source_words import REST, servers_in, source_words
 from ultramon.recordings.survey import MOST_NAMES, WORST_SESSIONS, short_names
 from ultramon.state.plan_words import plan_line
 from ultramon.state.usage_percent import whole_percent
@@ -265,9 +265,10 @@ def _percent(ratio: float) -> str:
     return "<1 %" if 0 < ratio < 0.005 else f"{ratio * 100:.0f} %"
 
 
-def source_name(name: str | None) -> str:
+def source_name(name: str | None, found: Survey) -> str:
     """Return what brought tokens, for people."""
-    return _BEYOND if name is None else source_words(name)
+    servers = servers_in(one.source for one in found.by_standing if one.source)
+    return _BEYOND if name is None else source_words(name, servers)
 
 
 def file_names(shares: Sequence[Share]) -> list[str]:
@@ -291,7 +292,7 @@ def _filled(found: Survey, width: int, rows: int) -> Table:
 
     table = make_table()
     parts: tuple[tuple[str, Sequence[tuple[str, Share]]], ...] = (
-        ("sources (estimate)", [(source_name(one.name), one) for one in found.by_source]),
+        ("sources (estimate)", [(source_name(one.name, found), one) for one in found.by_source]),
         (_FILES, list(zip(file_names(found.by_file), found.by_file, strict=True))),
         ("projects", [(one.name or "unknown", one) for one in found.by_project]),
     )

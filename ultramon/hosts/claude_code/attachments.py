@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from ultramon.hosts.transcripts.images import images_in
 from ultramon.hosts.transcripts.jsonl import TEXT_KEYS, object_in, text_of, text_or_none
+from ultramon.hosts.transcripts.mcp_names import server_of, servers_of
 from ultramon.hosts.transcripts.prompts import is_ultramons
 from ultramon.hosts.transcripts.records import (
     AGENTS,
@@ -37,7 +38,6 @@ _SOURCES = {
     "deferred_tools_delta": TOOLS,
     "hook_additional_context": HOOKS,
 }
-_TOOL_PREFIX = "mcp__"
 _KEY_CHARS = 200
 # Each of them is searched in all that was shown: a line may hold 64 MB.
 _MOST_PARTS = 64
@@ -50,9 +50,14 @@ def read_shape(entry: JsonObject) -> Iterable[Record]:
     shape = object_in(entry, "shape")
     tools = shape.get("tools")
     parts = [(SYSTEM, text)] if (text := text_of(shape.get("system"), ("text",))) else []
-    for tool in tools if isinstance(tools, list) else ():
-        name = tool.get("name") if isinstance(tool, dict) else None
-        parts.append((_source_of(text_or_none(name) or ""), _as_sent(tool)))
+    named = [
+        (text_or_none(tool.get("name") if isinstance(tool, dict) else None) or "", tool)
+        for tool in (tools if isinstance(tools, list) else ())
+    ]
+    servers = servers_of(name for name, _ in named)
+    for name, tool in named:
+        server = server_of(name, servers)
+        parts.append((TOOLS if server is None else f"{MCP}{server}", _as_sent(tool)))
     return (Standing(parts, True, parse_time(entry.get("timestamp"))),) if parts else ()
 
 
@@ -64,11 +69,6 @@ def _as_sent(tool: object) -> str:
         return json.dumps(tool, ensure_ascii=False, separators=(",", ":"))
     except RecursionError:
         raise ValueError("a tool is nested too deeply") from None
-
-
-def _source_of(tool: str) -> str:
-    server, mark, _ = tool.removeprefix(_TOOL_PREFIX).partition("__")
-    return f"{MCP}{server}" if mark and tool.startswith(_TOOL_PREFIX) else TOOLS
 
 
 def read_attachment(entry: JsonObject, at: float | None, own_texts: Recent) -> Iterable[Record]:
