@@ -288,7 +288,7 @@ class Summarizer:
         Where the provider has counted them, their sum is its count and what came since.
         """
         self._flush()
-        parts = dict(self._by_source)
+        parts, files = dict(self._by_source), dict(self._by_file)
         if self._report is not None:
             # Copied with the window, it is counted where that one began.
             beside = {} if self._inherited else self._standing.beside
@@ -307,8 +307,9 @@ class Summarizer:
                 for source, tokens in parts.items():
                     least = known.get(source, 0.0)
                     parts[source] = least + (tokens - least) * ratio
+                files = {name: tokens * ratio for name, tokens in files.items()}
             add_tokens(parts, UNRECORDED, max(0.0, held - explained), _MAX_SOURCES)
-        return FilledWindow(parts, dict(self._measured), dict(self._by_file))
+        return FilledWindow(parts, dict(self._measured), files)
 
     def finish(self) -> TranscriptSummary:
         """Close the last window, and return the summary; nothing can be fed afterwards."""

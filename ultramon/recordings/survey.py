@@ -21,11 +21,16 @@ from ultramon.recordings.survey_models import (
     ProjectUse,
     SessionFacts,
     Share,
+    SourceShare,
     SubagentCost,
     Survey,
     UnreadableFile,
 )
-from ultramon.recordings.transcript_summary import TranscriptSummary
+from ultramon.recordings.transcript_summary import (
+    ESTIMATED,
+    TranscriptSummary,
+    provenance_of,
+)
 from ultramon.recordings.usage import date_of
 from ultramon.state.models import utc
 from ultramon.state.record import StateRecord
@@ -162,11 +167,14 @@ def survey(
     mains = [one.main for one in sessions if one.main is not None]
     subagents = [agent for one in sessions for agent in one.subagents]
     sources: Counter[str] = Counter()
+    measured: Counter[str] = Counter()
     files: Counter[str] = Counter()
     spelt: dict[str, str] = {}
     for agent in agents:
         for name, tokens in agent.summary.tokens_by_source.items():
             sources[name] += round(tokens)
+        for name, tokens in agent.summary.measured_by_source.items():
+            measured[name] += round(tokens)
         for path, tokens in agent.summary.tokens_by_file.items():
             # Tools name one file absolutely, or relative to the project.
             named = _absolute(path, agent.summary.project)
@@ -208,7 +216,7 @@ def survey(
         overflows=sum(one.total("overflows") for one in sessions),
         plan_wait_seconds=round(sum(one.summary.plan_wait_seconds for one in agents), 3),
         estimated_tokens=total,
-        by_source=_shares(sources, total),
+        by_source=tuple(_source_share(one, measured) for one in _shares(sources, total)),
         by_file=_shares(files, total),
         standing=standing,
         by_standing=by_standing[:MOST_NAMES],
@@ -439,6 +447,13 @@ def _shares(counts: Counter[str], total: int) -> tuple[Share, ...]:
         for name, tokens in listed
         if tokens
     )
+
+
+def _source_share(one: Share, measured: Mapping[str, float]) -> SourceShare:
+    provenance = ESTIMATED
+    if one.name is not None:
+        provenance = provenance_of(one.name, one.estimated_tokens, measured)
+    return SourceShare(**dict(one), provenance=provenance)
 
 
 def _share(tokens: float, total: float) -> float:

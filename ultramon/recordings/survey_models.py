@@ -18,6 +18,13 @@ class Share(Model):
     """Of all tokens that entered windows, 0.0-1.0."""
 
 
+class SourceShare(Share):
+    """What one source put into context windows."""
+
+    provenance: str
+    """``measured``, ``estimated`` or ``unknown``."""
+
+
 class StandingCost(Model):
     """What stands in every request, beside the conversation."""
 
@@ -161,7 +168,7 @@ class Survey(CostFacts):
     most, and those that no reply followed not at all."""
     estimated_tokens: int
     """All tokens that entered windows; each text counts once."""
-    by_source: tuple[Share, ...]
+    by_source: tuple[SourceShare, ...]
     by_file: tuple[Share, ...]
     standing: StandingCost | None
     """All that requests held before a person's first word; its tokens are the median of sessions;
