@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from weakref import WeakValueDictionary
 
 from ultramon.integrations.adapter import Adapter
-from ultramon.integrations.message_texts import texts_in
+from ultramon.integrations.message_texts import shown, texts_in
 from ultramon.integrations.requirements import missing_extra, refuse_older
 
 try:
@@ -113,7 +113,7 @@ class ContextPlugin(BasePlugin):  # type: ignore[misc, unused-ignore]
         """Count what the tool brought."""
         agent = await self._agent(tool_context)
         agent.running_tools = max(0, agent.running_tools - 1)
-        agent.tool_returned(str(result), tool.name)
+        agent.tool_returned(shown(result), tool.name)
 
     async def on_tool_error_callback(self, *, tool_context: Any, error: Any, **_: Any) -> None:
         """Note that a tool raised."""

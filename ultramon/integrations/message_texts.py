@@ -21,6 +21,7 @@ _CALLS = (
     "output",
     "thinking",
 )
+_MEDIA_KINDS, _MEDIA = ("mimeType", "mime_type", "media_type"), ("data", "blob")
 # Objects of a framework may refer to each other in a circle.
 _MAX_DEPTH = 8
 
@@ -44,9 +45,34 @@ def texts_in(value: object, depth: int = _MAX_DEPTH) -> Iterator[str]:
         for name in _CALLS:
             called = _field(value, name)
             if isinstance(called, dict) and name in ("args", "arguments", "response"):
-                yield str(called)
+                yield shown(called)
             else:
                 yield from texts_in(called, depth - 1)
+
+
+def shown(value: object) -> str:
+    """Return the arguments of a call, or its result, as one text without the bytes of pictures.
+
+    Args:
+        value: As decoded from JSON.
+    """
+    return str(_without_bytes(value, _MAX_DEPTH))
+
+
+def _without_bytes(value: object, depth: int) -> object:
+    if isinstance(value, bytes | bytearray):
+        return ""
+    if isinstance(value, dict) and depth:
+        # A tool of an MCP server gives a picture as base64, which is long and no text.
+        is_media = any(name in value for name in _MEDIA_KINDS)
+        return {
+            name: _without_bytes(inner, depth - 1)
+            for name, inner in value.items()
+            if not (is_media and name in _MEDIA)
+        }
+    if isinstance(value, list | tuple) and depth:
+        return [_without_bytes(inner, depth - 1) for inner in value]
+    return value
 
 
 def _field(source: object, name: str) -> object:
