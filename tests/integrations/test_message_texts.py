@@ -26,7 +26,7 @@ def test_a_text_of_a_stated_kind_is_one():
     assert shown(resource) == str(resource)
 
 
-@given(st.recursive(st.none() | st.text() | st.integers(), lambda one: st.lists(one)))
+@given(st.recursive(st.none() | st.text() | st.integers(), st.lists))
 def test_other_values_are_shown_as_they_are(value):
     """However deep: what is deeper than a message ever is stays as it is."""
     assert shown(value) == str(value)
