@@ -128,6 +128,8 @@ def test_each_part_is_what_the_window_holds(installed, api, states, keeps_thinki
     assert api.held["thinking"] == (3_060 if keeps_thinking else 0)
     assert parts["thinking"] == pytest.approx(api.held["thinking"] + 350, rel=0.1)
     assert parts["images"] == pytest.approx(api.held["images"], rel=0.1)
-    assert (sure["thinking"], sure["images"]) == ("measured", "estimated")
+    assert (sure["thinking"], sure["images"], sure["tools"]) == (
+        "measured", "estimated", "measured",
+    )  # fmt: skip
     held = sum(api.held.values()) + 350 + sum(count_tokens(["As I said."]))
     assert sum(parts.values()) == pytest.approx(held, rel=0.02)

@@ -105,6 +105,11 @@ class StandingSums:
         """Estimated tokens of what is no message, by source."""
         return self._beside
 
+    @property
+    def scale(self) -> float | None:
+        """Of the provider's count to these estimates; None where not all texts are recorded."""
+        return self._scale
+
     def replace(self, parts: Iterable[tuple[str, float]], *, is_whole: bool) -> None:
         """Take what each request holds beside its messages from here on."""
         found: dict[str, float] = {}

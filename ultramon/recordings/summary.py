@@ -289,19 +289,23 @@ class Summarizer:
         """
         self._flush()
         parts, files = dict(self._by_source), dict(self._by_file)
+        measured = dict(self._measured)
         if self._report is not None:
             # Copied with the window, it is counted where that one began.
             beside = {} if self._inherited else self._standing.beside
             for source, tokens in beside.items():
                 add_tokens(parts, source, tokens, _MAX_SOURCES)
+            if (scale := self._standing.scale) is not None:
+                for source in filter(is_standing, parts):
+                    parts[source] = measured[source] = parts[source] * scale
             held = sum(self._report) + self._text_tokens - self._inherited
             explained = sum(parts.values())
             if explained > held:
                 # What is estimated was estimated too high, or part of it is gone; an image by the
                 # provider's own formula is the last to be doubted.
-                known = {**self._measured, IMAGES: parts.get(IMAGES, 0.0)}
+                known = {**measured, IMAGES: parts.get(IMAGES, 0.0)}
                 if sum(known.values()) > held:
-                    known = self._measured
+                    known = measured
                 sure = sum(known.values())
                 ratio = max(0.0, held - sure) / (explained - sure) if explained > sure else 1.0
                 for source, tokens in parts.items():
@@ -309,7 +313,7 @@ class Summarizer:
                     parts[source] = least + (tokens - least) * ratio
                 files = {name: tokens * ratio for name, tokens in files.items()}
             add_tokens(parts, UNRECORDED, max(0.0, held - explained), _MAX_SOURCES)
-        return FilledWindow(parts, dict(self._measured), files)
+        return FilledWindow(parts, measured, files)
 
     def finish(self) -> TranscriptSummary:
         """Close the last window, and return the summary; nothing can be fed afterwards."""
