@@ -7,6 +7,7 @@ import subprocess
 import sys
 
 import pytest
+from helpers.planted_transcripts import Machine, boundary, read_file, used
 from helpers.program import CAPTURES
 from helpers.recordings import timeline
 from helpers.transcript_lines import line, prompt, reply
@@ -331,3 +332,28 @@ def test_processes_share_an_index(tmp_path, kept):
     assert [process.returncode for process in processes] == [0, 0, 0]
     assert printed[0] == printed[1][::-1] == printed[2][40:] + printed[2][:40]
     assert summaries(*paths, index=kept)[1] == 0
+
+
+def test_what_fills_a_window_is_read_on_and_kept_once(tmp_path):
+    """As the whole transcript gives it; an unchanged one is not stored again."""
+    machine = Machine(tmp_path)
+    path = machine.write("s", prompt("Look."), used("m1", 150_000), boundary())
+    place = str(tmp_path / "index.sqlite3")
+
+    def window():
+        with TranscriptIndex(place, of_few=True) as index:
+            found = index.present_window(str(path), 1 << 20)
+            return found, [stamp for stamp, _ in index._waiting]
+
+    first, stored = window()
+    assert first.by_source == {}, "it was emptied"
+    assert len(stored) == 1
+    machine.write("s", *read_file("/a.py"), used("m2", 12_000, output=200))
+    grown, stored = window()
+    assert len(stored) == 1
+    assert (window(), window()) == ((grown, []), (grown, []))
+    with TranscriptIndex(None) as index:
+        assert index.present_window(str(path), 1 << 20) == grown
+        assert index.present_window(str(path), 100) is None
+    assert sum(grown.by_source.values()) == pytest.approx(12_200)
+    assert set(grown.by_file) == {"/a.py"}

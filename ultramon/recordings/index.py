@@ -241,7 +241,11 @@ class TranscriptIndex:
         found = stamp_of(path)
         if found is None or found[1] > max_bytes:
             return None
-        self._read(_Stamp(path, *found))
+        stamp, known = _Stamp(path, *found), self._known_of(path)
+        self._read(stamp)
+        if known is not None and known[0] == stamp:
+            # Kept already: a screen that asks each second must not wait for the disk.
+            self._waiting.pop()
         return self._window
 
     def forget_missing(self) -> None:
