@@ -116,7 +116,8 @@ def test_an_image_has_the_tokens_of_its_provider_s_formula():
 
 
 @pytest.mark.parametrize(
-    ("image", "model"), [(Image("", 1.0), MODEL), (Image(PNG, 1.0), "qwen3-vl-plus")]
+    ("image", "model"),
+    [(Image("", 1.0, None, "/a.pdf"), MODEL), (Image(PNG, 1.0), "qwen3-vl-plus")],
 )
 def test_an_image_of_unknown_size_is_what_the_next_count_has_more(image, model):
     """Such as a document, and of a model whose formula is not known."""
@@ -127,6 +128,8 @@ def test_an_image_of_unknown_size_is_what_the_next_count_has_more(image, model):
     grown = 12_500 - 10_100 - before.by_source["user"]
     assert window.by_source[IMAGES] == pytest.approx(grown)
     assert window.by_source[UNRECORDED] == pytest.approx(10_000)
+    files = {} if image.file is None else {image.file: pytest.approx(grown)}
+    assert window.by_file == files
 
 
 def test_an_image_in_the_first_prompt_is_not_what_stood_before_it():

@@ -123,8 +123,10 @@ class Summarizer:
         self._has_thought, self._shown_tokens = False, 0.0
         """Whether the reply that waits holds thinking of a size that is not stated, and what else
         it holds, estimated."""
-        self._has_prompt = self._has_unsized = False
-        """What came since the last report: a prompt of a person, an image of unknown size."""
+        self._has_prompt = False
+        """Whether a prompt of a person came since the last report."""
+        self._unsized: list[str | None] = []
+        """Of images of unknown size since that report, the files."""
         self._compacted_at: list[int] = []
         self._is_rewound = False
         self._inherited = 0
@@ -154,7 +156,7 @@ class Summarizer:
             self._by_source, self._measured = memory["bySource"], memory["measured"]
             self._by_file = memory["byFile"]
             self._has_thought, self._shown_tokens = memory["hasThought"], memory["shownTokens"]
-            self._has_prompt, self._has_unsized = memory["hasPrompt"], memory["hasUnsized"]
+            self._has_prompt, self._unsized = memory["hasPrompt"], memory["unsized"]
             self._compacted_at = memory["compactedAt"]
             self._is_rewound, self._inherited = memory["isRewound"], memory["inherited"]
             if memory["billed"] is not None:
@@ -178,7 +180,7 @@ class Summarizer:
             "hasThought": self._has_thought,
             "shownTokens": self._shown_tokens,
             "hasPrompt": self._has_prompt,
-            "hasUnsized": self._has_unsized,
+            "unsized": self._unsized,
             "compactedAt": self._compacted_at,
             "isRewound": self._is_rewound,
             "inherited": self._inherited,
@@ -358,7 +360,8 @@ class Summarizer:
                 self._compact(None)
         else:
             self._reconcile(tokens)
-        self._is_rewound = self._has_prompt = self._has_unsized = False
+        self._is_rewound = self._has_prompt = False
+        self._unsized = []
         refused_at, self._refused_at = self._refused_at, None
         if refused_at is not None and report.at is not None:
             waited = max(report.at - refused_at, 0.0)
@@ -386,8 +389,10 @@ class Summarizer:
         if thought and self._has_prompt and missing > thought / 2:
             self._take_away_thinking()
             missing -= thought
-        if self._has_unsized and missing < 0:
+        if self._unsized and missing < 0:
             add_tokens(self._by_source, IMAGES, -missing, _MAX_SOURCES)
+            for file in filter(None, self._unsized):
+                add_tokens(self._by_file, file, -missing / len(self._unsized), _MAX_FILES)
 
     def _take_away_thinking(self) -> None:
         """Count the thinking so far as having entered the window, and no longer as held."""
@@ -515,7 +520,8 @@ class Summarizer:
     def _take_image(self, image: Image) -> None:
         tokens = image_tokens(image, self._summary.model)
         if tokens is None:
-            self._has_unsized = True
+            if len(self._unsized) < _MAX_FILES:
+                self._unsized.append(image.file and image.file[:_MAX_NAME_CHARS])
             return
         self._text_tokens += tokens
         if not self._standing.is_begun:
