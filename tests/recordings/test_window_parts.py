@@ -4,6 +4,7 @@ import base64
 import json
 
 import pytest
+from helpers import DATA
 from helpers.transcript_lines import line, prompt, reply
 from hypothesis import given
 from hypothesis import strategies as st
@@ -148,6 +149,32 @@ def test_estimates_that_are_above_the_count_are_scaled_to_it():
     assert sum(window.by_source.values()) == pytest.approx(14_100)
     assert (window.by_source[THINKING], window.by_source[REPLY]) == (2_000, 1_100)
     assert sum(summary.tokens_by_source.values()) == pytest.approx(14_100)
+
+
+RECORDED = {
+    "hooks/codex-0.169.0/plain/rollout-*.jsonl": ("codex", 42),
+    "hooks/qwen-0.15.10/plain/9f1e197f-*.jsonl": ("qwen", 30),
+    "hooks/qwen-0.24.4/plain/0e190c8e-*.jsonl": ("qwen", 30),
+    "hooks/gemini-0.61.0/plain/chats/session-*.jsonl": ("gemini", 0),
+    "copilot/plain_then_continue/events.jsonl": ("copilot", 30),
+    "images/claude_code.jsonl": ("claude-code", 1_000),
+}
+"""Of real clients: what they thought by the counts that they wrote down."""
+
+
+@pytest.mark.parametrize(("name", "expected"), RECORDED.items())
+def test_the_parts_of_recorded_sessions_add_up(name, expected):
+    """To the last count of the provider, with the thinking that it states."""
+    host, thinking = expected
+    (path,) = DATA.glob(name)
+    summarizer = Summarizer(TranscriptSummary(host, "s"))
+    with path.open("rb") as file:
+        for record in find_host(host).transcripts.read_transcript(file):
+            summarizer.feed(record)
+    window, last_tokens = summarizer.present_window(), summarizer.finish().last_tokens
+    assert window.by_source.get(THINKING, 0) == thinking
+    assert window.provenance.get(THINKING, "measured") == "measured"
+    assert sum(window.by_source.values()) == pytest.approx(last_tokens)
 
 
 RECORDS = st.one_of(
