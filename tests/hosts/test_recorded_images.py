@@ -19,6 +19,7 @@ from ultramon.recordings.image_sizes import image_tokens
 from ultramon.recordings.summary import Summarizer
 from ultramon.recordings.transcript_summary import TranscriptSummary
 
+TOOLS = {"Read", "view_image", "read_file", "read", "view"}
 IMAGES = Path(__file__).parents[1] / "data" / "images"
 PNG = base64.b64encode(
     b"\x89PNG\r\n\x1a\n\0\0\0\rIHDR\0\0\x01\x40\0\0\0\xc8\x08\x02\0\0\0" + bytes(200)
@@ -49,6 +50,8 @@ def test_the_images_of_a_session_are_found(name, sizes, files):
     images = of(Image, records_of(name))
     assert [image_tokens(one, "claude-haiku-4-5") for one in images] == sizes
     assert [one.file and Path(one.file).name for one in images] == files
+    assert {one.tool for one in images} <= {None, *TOOLS}
+    assert {one.tool for one in images} & TOOLS or name == "gemini"
     assert max(len(one.data) for one in images) <= 1 << 18
 
 

@@ -207,6 +207,16 @@ def test_the_parts_add_up_to_the_reading(records):
             assert total == pytest.approx(max(held, sum(window.measured.values())), abs=1e-3)
 
 
+def test_a_tool_that_gives_nothing_but_an_image_was_called():
+    """Else its server would be listed as never used."""
+    call = {"type": "tool_use", "id": "t1", "name": "mcp__browser__screenshot", "input": {}}
+    image = {"type": "image", "source": {"type": "base64", "data": PNG}}
+    result = [{"type": "tool_result", "tool_use_id": "t1", "content": [image]}]
+    lines = [reply("a", {"input_tokens": 10_000}, [call]), prompt(result)]
+    records = find_host("claude-code").transcripts.read_transcript(map(line, lines))
+    assert window_of(*records)[1].tools == ["mcp__browser__screenshot"]
+
+
 def test_a_recorded_image_is_in_no_text_of_a_report():
     """Claude Code writes it twice into one line."""
     source = {"type": "base64", "media_type": "image/png", "data": PNG * 2_000}

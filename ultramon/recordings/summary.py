@@ -507,17 +507,20 @@ class Summarizer:
         tokens = self._estimate(content.text)
         self._text_tokens += tokens
         self._say(content, tokens)
-        self._note_tool(content.source)
+        if content.source.startswith(_TOOL):
+            self._note_tool(content.source.removeprefix(_TOOL))
         add_tokens(self._by_source, content.source, tokens, _MAX_SOURCES)
         if content.file is not None:
             add_tokens(self._by_file, content.file, tokens, _MAX_FILES)
 
-    def _note_tool(self, source: str) -> None:
-        tools, tool = self._summary.tools, source.removeprefix(_TOOL)
-        if tool != source and len(tools) < _MAX_TOOLS and shows_use(tool) and tool not in tools:
-            tools.append(tool[:_MAX_NAME_CHARS])
+    def _note_tool(self, tool: str) -> None:
+        tools, name = self._summary.tools, tool[:_MAX_NAME_CHARS]
+        if len(tools) < _MAX_TOOLS and shows_use(name) and name not in tools:
+            tools.append(name)
 
     def _take_image(self, image: Image) -> None:
+        if image.tool is not None:
+            self._note_tool(image.tool)
         tokens = image_tokens(image, self._summary.model)
         if tokens is None:
             if len(self._unsized) < _MAX_FILES:

@@ -434,7 +434,7 @@ class LineReader(TranscriptReader):
         records.extend(Returned(*one, at) for one in results)
         is_meta = entry.get("isMeta") is True
         for block in content if isinstance(content, list) else [content]:
-            text, file = text_of(block, TEXT_KEYS), None
+            text, file, tool = text_of(block, TEXT_KEYS), None, None
             if isinstance(block, dict) and block.get("type") == "tool_result":
                 call_id = block.get("tool_use_id")
                 tool = self._tools.get(call_id) or "unknown"
@@ -444,7 +444,7 @@ class LineReader(TranscriptReader):
             elif text:
                 by_host = is_meta or text.startswith(_INTERRUPTION)
                 records.append(Content(text, source, at, counted, by_host=by_host))
-            records.extend(images_in(block, at, file))
+            records.extend(images_in(block, at, file, tool))
         return records
 
     def _read_system(self, entry: JsonObject, at: float | None) -> Iterable[Record]:

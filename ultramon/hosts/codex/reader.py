@@ -267,7 +267,7 @@ class LineReader(TranscriptReader):
         if kind in ("function_call_output", "custom_tool_call_output"):
             tool = self._tools.get(item.get("call_id")) or "unknown"
             output = item.get("output")
-            return [*_content(output, f"tool:{tool}", at), *images_in(output, at)]
+            return [*_content(output, f"tool:{tool}", at), *images_in(output, at, tool=tool)]
         if kind == "reasoning":
             reasoning = [item.get("summary"), item.get("content")]
             return _content(reasoning, THINKING, at, counted=True)

@@ -293,17 +293,18 @@ class LineReader(TranscriptReader):
         if text:
             yield Content(text, f"tool:{name}", at, file=path or None)
         images = object_in(data, "result").get("binaryResultsForLlm")
-        yield from self._images(images, at, path or None)
+        yield from self._images(images, at, path or None, name)
         if said:
             yield Content(said, ULTRAMON if is_ultramons(said) else HOOKS, at)
 
-    def _images(self, found: object, at: float | None, file: str | None = None) -> Iterator[Image]:
+    def _images(
+        self, found: object, at: float | None, file: str | None = None, tool: str | None = None
+    ) -> Iterator[Image]:
         """Yield the images of a list, whose bytes stand in an event of their own."""
         for one in found if isinstance(found, list) else ():
             if isinstance(one, dict):
-                yield from images_in(
-                    {"data": self._assets.get(one.get("assetId")), **one}, at, file
-                )
+                whole = {"data": self._assets.get(one.get("assetId")), **one}
+                yield from images_in(whole, at, file, tool)
 
     def _read_prompt(
         self, entry: JsonObject, data: JsonObject, at: float | None

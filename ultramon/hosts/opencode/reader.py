@@ -224,4 +224,4 @@ class _LineReader:
         file = text_or_none(asked.get("filePath"))
         if result:
             yield Content(result, f"tool:{tool}", ended, file=file)
-        yield from images_in(state, ended, file)
+        yield from images_in(state, ended, file, tool)

@@ -193,7 +193,8 @@ class LineReader(TranscriptReader):
                 if text:
                     source = f"tool:{text_or_none(result.get('name')) or 'unknown'}"
                     yield Content(text, source, at, file=self._files.get(result.get("id")))
-                yield from images_in(part, at, self._files.get(result.get("id")))
+                file, tool = self._files.get(result.get("id")), text_or_none(result.get("name"))
+                yield from images_in(part, at, file, tool)
                 continue
             yield from images_in(part, at)
             text = text_of(part, _TEXT_KEYS)

@@ -22,13 +22,16 @@ _IMAGE, _DOCUMENT = "image/", "application/pdf"
 _DATA_URL = "data:"
 
 
-def images_in(value: object, at: float | None, file: str | None = None) -> Iterator[Image]:
+def images_in(
+    value: object, at: float | None, file: str | None = None, tool: str | None = None
+) -> Iterator[Image]:
     """Yield the images and documents among the blocks of a message.
 
     Args:
         value: Its content.
         at: Epoch seconds, or None.
         file: The file that the call named whose result it is, or None.
+        tool: The tool whose result it is, or None.
     """
     # JSON may nest deeper than Python recurses.
     stack = [value]
@@ -41,7 +44,7 @@ def images_in(value: object, at: float | None, file: str | None = None) -> Itera
             if data is None:
                 stack.extend(item[key] for key in reversed(_INSIDE) if key in item)
             else:
-                yield Image(data, at, text_or_none(item.get("detail")), file)
+                yield Image(data, at, text_or_none(item.get("detail")), file, tool)
 
 
 def _data_of(block: JsonObject) -> str | None:

@@ -98,12 +98,14 @@ class Image(Record):
         at: Seconds since 1970 (UTC), or None when the line has no readable time.
         detail: How closely the model looks at it, as OpenAI names that; None = not stated.
         file: The file that a tool call named and whose result this is, or None.
+        tool: The tool whose result it is a part of, as far as the host says it, or None.
     """
 
     data: str
     at: float | None
     detail: str | None = None
     file: str | None = None
+    tool: str | None = None
 
 
 class Standing(Record):
