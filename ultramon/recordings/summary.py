@@ -9,11 +9,9 @@ from typing import TYPE_CHECKING, Any
 
 from ultramon.context.estimator import estimate_tokens, family_for_model
 from ultramon.context.token_usage import TokenUsage
-from ultramon.context.tracker import FALL_RATIO, REPLY
+from ultramon.context.tracker import FALL_RATIO
 from ultramon.hosts.transcripts.prompts import is_host_text
 from ultramon.hosts.transcripts.records import (
-    IMAGES,
-    THINKING,
     Billed,
     Boundary,
     Broken,
@@ -27,14 +25,12 @@ from ultramon.hosts.transcripts.records import (
     Standing,
     Window,
 )
-from ultramon.recordings.image_sizes import image_tokens
 from ultramon.recordings.reply_keys import COMPACTION, MAX_KEYS, reply_key
 from ultramon.recordings.series import Series
 from ultramon.recordings.spending import SpendingSums, quarter_of
-from ultramon.recordings.standing import StandingSums, add_tokens, is_standing, shows_use
+from ultramon.recordings.standing import StandingSums, is_standing, shows_use
 from ultramon.recordings.transcript_summary import (
     SUMMARY,
-    UNRECORDED,
     FilledWindow,
     TranscriptSummary,
 )
@@ -49,6 +45,7 @@ from ultramon.recordings.usage import (
     is_possible,
     usage_of,
 )
+from ultramon.recordings.window_parts import WindowParts
 from ultramon.state.prompt_text import CONTINUED_WORDS, SUCCESSOR_WORDS
 
 if TYPE_CHECKING:
@@ -58,8 +55,6 @@ MAX_POINTS = 96
 MAX_OPENING_CHARS = 80
 MOST_WAIT_SECONDS = 5 * 3_600.0
 """Of one wait for a usage limit: a session that is continued days later did not wait for them."""
-_MAX_SOURCES = 64
-_MAX_FILES = 400
 _MAX_NAME_CHARS = 400
 _TOOL, _MAX_TOOLS = "tool:", 256
 
@@ -109,28 +104,10 @@ class Summarizer:
         self._series = Series(MAX_POINTS)
         self._held: Report | None = None
         """The last report: corrections of it may still come, line by line behind it."""
-        self._report: tuple[int, int] | None = None
-        """Tokens of the window's last report, and of its reply."""
-        self._text_tokens = 0.0
-        """Estimated, since that report."""
+        self._parts = WindowParts(summary, None if memory is None else memory["parts"])
         self._before_compaction: int | None = None
-        self._by_source: dict[str, float] = {}
-        """Of the present window."""
-        self._measured: dict[str, float] = {}
-        """Of these, what the provider counted."""
-        self._by_file: dict[str, float] = {}
-        """Of these, what calls brought that name a file."""
-        self._has_thought, self._shown_tokens = False, 0.0
-        """Whether the reply that waits holds thinking of a size that is not stated, and what else
-        it holds, estimated."""
-        self._has_prompt = False
-        """Whether a prompt of a person came since the last report."""
-        self._unsized: list[str | None] = []
-        """Of images of unknown size since that report, the files."""
         self._compacted_at: list[int] = []
         self._is_rewound = False
-        self._inherited = 0
-        """Tokens of the present window that were copied with it."""
         self._usage = UsageSums(summary.usage)
         self._spending = SpendingSums(summary.spending)
         self._billed: tuple[Report, bool] | None = None
@@ -150,15 +127,9 @@ class Summarizer:
             self._series.restore(memory["series"])
             if memory["held"] is not None:
                 self._held = Report(**memory["held"])
-            self._report = None if memory["report"] is None else tuple(memory["report"])
-            self._text_tokens = memory["textTokens"]
             self._before_compaction = memory["beforeCompaction"]
-            self._by_source, self._measured = memory["bySource"], memory["measured"]
-            self._by_file = memory["byFile"]
-            self._has_thought, self._shown_tokens = memory["hasThought"], memory["shownTokens"]
-            self._has_prompt, self._unsized = memory["hasPrompt"], memory["unsized"]
             self._compacted_at = memory["compactedAt"]
-            self._is_rewound, self._inherited = memory["isRewound"], memory["inherited"]
+            self._is_rewound = memory["isRewound"]
             if memory["billed"] is not None:
                 self._billed = Report(**memory["billed"][0]), memory["billed"][1]
             self._reads_again = memory["readsAgain"]
@@ -171,19 +142,10 @@ class Summarizer:
         return {
             "series": self._series.to_json(),
             "held": None if self._held is None else vars(self._held),
-            "report": self._report,
-            "textTokens": self._text_tokens,
+            "parts": self._parts.memory(),
             "beforeCompaction": self._before_compaction,
-            "bySource": self._by_source,
-            "measured": self._measured,
-            "byFile": self._by_file,
-            "hasThought": self._has_thought,
-            "shownTokens": self._shown_tokens,
-            "hasPrompt": self._has_prompt,
-            "unsized": self._unsized,
             "compactedAt": self._compacted_at,
             "isRewound": self._is_rewound,
-            "inherited": self._inherited,
             "billed": None if self._billed is None else (vars(self._billed[0]), self._billed[1]),
             "readsAgain": self._reads_again,
             "isSummaryBilled": self._is_summary_billed,
@@ -216,7 +178,7 @@ class Summarizer:
                 summary.reports += not is_copy
                 self._flush()
                 self._held = record
-                self._has_thought, self._shown_tokens = False, 0.0
+                self._parts.begin_reply()
             elif self._held is not None:
                 self._held = record
             else:  # text came between, and it would take its place: only the bill changes
@@ -231,7 +193,8 @@ class Summarizer:
                     self._reads_again = RESTART
             # A text that a report counts would be counted twice.
             if record.counted:
-                self._see_reply(record)
+                if self._held is not None and self._held.thinking_tokens is None:
+                    self._parts.see_reply(record, self._estimate)
             else:
                 self._flush()
                 self._take_text(record)
@@ -256,8 +219,8 @@ class Summarizer:
         elif isinstance(record, Boundary):
             self._flush()
             if self._take_key(COMPACTION):
-                self._report = self._before_compaction = None
-                self._inherit()
+                self._parts.report = self._before_compaction = None
+                self._parts.inherit()
                 self._standing.close_window()
                 return
             self._compact(record.post_tokens)
@@ -285,37 +248,9 @@ class Summarizer:
             self._follower.on_overflow(record)
 
     def present_window(self) -> FilledWindow:
-        """Return what fills the window that is open.
-
-        Where the provider has counted them, their sum is its count and what came since.
-        """
+        """Return what fills the window that is open; see `WindowParts.filled`."""
         self._flush()
-        parts, files = dict(self._by_source), dict(self._by_file)
-        measured = dict(self._measured)
-        if self._report is not None:
-            # Copied with the window, it is counted where that one began.
-            beside = {} if self._inherited else self._standing.beside
-            for source, tokens in beside.items():
-                add_tokens(parts, source, tokens, _MAX_SOURCES)
-            if (scale := self._standing.scale) is not None:
-                for source in filter(is_standing, parts):
-                    parts[source] = measured[source] = parts[source] * scale
-            held = sum(self._report) + self._text_tokens - self._inherited
-            explained = sum(parts.values())
-            if explained > held:
-                # What is estimated was estimated too high, or part of it is gone; an image by the
-                # provider's own formula is the last to be doubted.
-                known = {**measured, IMAGES: parts.get(IMAGES, 0.0)}
-                if sum(known.values()) > held:
-                    known = measured
-                sure = sum(known.values())
-                ratio = max(0.0, held - sure) / (explained - sure) if explained > sure else 1.0
-                for source, tokens in parts.items():
-                    least = known.get(source, 0.0)
-                    parts[source] = least + (tokens - least) * ratio
-                files = {name: tokens * ratio for name, tokens in files.items()}
-            add_tokens(parts, UNRECORDED, max(0.0, held - explained), _MAX_SOURCES)
-        return FilledWindow(parts, measured, files)
+        return self._parts.filled(self._standing.beside, self._standing.scale)
 
     def finish(self) -> TranscriptSummary:
         """Close the last window, and return the summary; nothing can be fed afterwards."""
@@ -344,24 +279,24 @@ class Summarizer:
         if model is not None and model != summary.model:
             summary.model = model[:_MAX_NAME_CHARS]
             self._family = family_for_model(model)
-        self._standing.begin(tokens, sum(self._by_source.values()), self._user_tokens)
+        parts = self._parts
+        self._standing.begin(tokens, sum(parts.by_source.values()), self._user_tokens)
         if self._take_key(reply_key(report)):
-            self._report = tokens, report.output_tokens
+            parts.report = tokens, report.output_tokens
             self._billed, self._reads_again = None, RESTART
-            self._inherit()
+            parts.inherit()
             summary.last_tokens = tokens + report.output_tokens
             return
         # A host may compact without a line that says so; a fall between two reports shows it.
-        if self._report is not None and tokens < FALL_RATIO * self._report[0]:
+        if parts.report is not None and tokens < FALL_RATIO * parts.report[0]:
             if self._is_rewound:
                 # A person took it back: nothing was thrown away.
                 self._close_window(is_rewound=True)
             else:
                 self._compact(None)
         else:
-            self._reconcile(tokens)
-        self._is_rewound = self._has_prompt = False
-        self._unsized = []
+            parts.reconcile(tokens)
+        self._is_rewound = False
         refused_at, self._refused_at = self._refused_at, None
         if refused_at is not None and report.at is not None:
             waited = max(report.at - refused_at, 0.0)
@@ -371,60 +306,10 @@ class Summarizer:
             summary.discarded_tokens += max(0, self._before_compaction - tokens)
             self._before_compaction = None
         self._standing.count()
-        self._report = tokens, report.output_tokens
-        self._text_tokens = 0.0
         self._series.add(tokens)
-        self._add_reply(report)
+        parts.count(report)
         summary.last_tokens = tokens + report.output_tokens
         summary.has_ended_in_overflow = False
-
-    def _reconcile(self, tokens: int) -> None:
-        """Take what a count says of the window before it: what is gone, how large an image is."""
-        if self._report is None:
-            return
-        missing = sum(self._report) + self._text_tokens - tokens
-        thought = self._by_source.get(THINKING, 0.0)
-        # Some models keep what they thought in earlier turns, and for others the provider drops it
-        # when a person has written: no line says which, but the count does.
-        if thought and self._has_prompt and missing > thought / 2:
-            self._take_away_thinking()
-            missing -= thought
-        if self._unsized and missing < 0:
-            add_tokens(self._by_source, IMAGES, -missing, _MAX_SOURCES)
-            for file in filter(None, self._unsized):
-                add_tokens(self._by_file, file, -missing / len(self._unsized), _MAX_FILES)
-
-    def _take_away_thinking(self) -> None:
-        """Count the thinking so far as having entered the window, and no longer as held."""
-        held = (
-            (self._by_source, self._summary.tokens_by_source),
-            (self._measured, self._summary.measured_by_source),
-        )
-        for window, entered in held:
-            if tokens := window.pop(THINKING, 0.0):
-                add_tokens(entered, THINKING, tokens, _MAX_SOURCES)
-
-    def _see_reply(self, content: Content) -> None:
-        """Note what a reply shows that has thought: the rest of its tokens was thinking."""
-        if self._held is None or self._held.thinking_tokens is not None:
-            return
-        if content.source == THINKING:
-            self._has_thought = True
-        elif self._has_thought:
-            self._shown_tokens += self._estimate(content.text)
-
-    def _add_reply(self, report: Report) -> None:
-        output, stated = report.output_tokens, report.thinking_tokens
-        thought: float = min(stated or 0, output)
-        if stated is None and self._has_thought:
-            thought = max(0.0, output - self._shown_tokens)
-        parts = [(REPLY, output - thought), (THINKING, thought)]
-        for source, tokens in parts:
-            if tokens or source == REPLY:
-                add_tokens(self._by_source, source, tokens, _MAX_SOURCES)
-                if stated is not None or not self._has_thought:
-                    add_tokens(self._measured, source, tokens, _MAX_SOURCES)
-        self._has_thought, self._shown_tokens = False, 0.0
 
     def _bill(self, report: Report) -> None:
         """Add what a report cost, and whether it had to be read again."""
@@ -497,21 +382,12 @@ class Summarizer:
             keys.append(key)
         return is_copy
 
-    def _inherit(self) -> None:
-        """Let the window begin with what was copied, which has been counted elsewhere."""
-        self._inherited = 0 if self._report is None else sum(self._report)
-        self._text_tokens, self._by_source, self._measured = 0.0, {}, {}
-        self._by_file = {}
-
     def _take_text(self, content: Content) -> None:
         tokens = self._estimate(content.text)
-        self._text_tokens += tokens
-        self._say(content, tokens)
+        is_prompt = self._say(content, tokens)
         if content.source.startswith(_TOOL):
             self._note_tool(content.source.removeprefix(_TOOL))
-        add_tokens(self._by_source, content.source, tokens, _MAX_SOURCES)
-        if content.file is not None:
-            add_tokens(self._by_file, content.file, tokens, _MAX_FILES)
+        self._parts.take_text(content, tokens, is_prompt=is_prompt)
 
     def _note_tool(self, tool: str) -> None:
         tools, name = self._summary.tools, tool[:_MAX_NAME_CHARS]
@@ -521,17 +397,9 @@ class Summarizer:
     def _take_image(self, image: Image) -> None:
         if image.tool is not None:
             self._note_tool(image.tool)
-        tokens = image_tokens(image, self._summary.model)
-        if tokens is None:
-            if len(self._unsized) < _MAX_FILES:
-                self._unsized.append(image.file and image.file[:_MAX_NAME_CHARS])
-            return
-        self._text_tokens += tokens
+        tokens = self._parts.take_image(image)
         if not self._standing.is_begun:
-            self._user_tokens += tokens
-        add_tokens(self._by_source, IMAGES, tokens, _MAX_SOURCES)
-        if image.file is not None:
-            add_tokens(self._by_file, image.file, tokens, _MAX_FILES)
+            self._user_tokens += tokens or 0
 
     def _take_copied_text(self, content: Content) -> None:
         """Take what a copied text says of later requests; what it brought is counted elsewhere."""
@@ -543,14 +411,16 @@ class Summarizer:
             tokens = self._estimate(content.text)
             self._say(content, tokens)
             if is_first:  # only until the first reply, which is copied too
-                add_tokens(self._by_source, content.source, tokens, _MAX_SOURCES)
+                self._parts.add(content.source, tokens)
 
-    def _say(self, content: Content, tokens: float) -> None:
+    def _say(self, content: Content, tokens: float) -> bool:
+        """Take what a text says of later requests; return whether a person wrote it."""
         if is_standing(content.source):
             self._standing.say(content.source, tokens)
-        elif content.source == "user" and not content.by_host:
+        is_prompt = content.source == "user" and not content.by_host
+        if is_prompt:
             self._user_tokens += tokens
-            self._has_prompt = True
+        return is_prompt
 
     def _estimate(self, text: str) -> float:
         return estimate_tokens(text, self._family, sample=True)
@@ -559,11 +429,8 @@ class Summarizer:
         summary = self._summary
         if self._before_compaction is not None:
             summary.unmeasured_compactions += 1
-        if self._report is None:
-            summary.unmeasured_compactions += 1
-            self._before_compaction = None
-        else:
-            self._before_compaction = sum(self._report)
+        self._before_compaction = self._parts.held_tokens
+        summary.unmeasured_compactions += self._before_compaction is None
         day, held = day_of(summary.ended_at), self._before_compaction or 0
         self._usage.add(COMPACTION, day, summary.model, TokenUsage())
         # A summary that the host lists as a request of its own is billed there.
@@ -579,22 +446,13 @@ class Summarizer:
         if len(self._compacted_at) < MAX_POINTS:
             self._compacted_at.append(self._series.count)
         if tokens_after:
-            add_tokens(self._by_source, SUMMARY, tokens_after, _MAX_SOURCES)
+            self._parts.add(SUMMARY, tokens_after)
 
     def _close_window(self, *, is_rewound: bool = False) -> None:
         """Add up what filled the window that ends here."""
-        window, summary = self.present_window(), self._summary
-        for held, entered, most in (
-            (window.by_source, summary.tokens_by_source, _MAX_SOURCES),
-            (window.measured, summary.measured_by_source, _MAX_SOURCES),
-            (window.by_file, summary.tokens_by_file, _MAX_FILES),
-        ):
-            for name, tokens in held.items():
-                add_tokens(entered, name, tokens, most)
-        self._by_source, self._measured, self._by_file = {}, {}, {}
+        self._parts.close(self.present_window())
         self._user_tokens = 0.0
         self._standing.close_window(is_rewound=is_rewound)
-        self._report, self._text_tokens, self._inherited = None, 0.0, 0
 
 
 def _model_of(report: Report) -> str | None:
