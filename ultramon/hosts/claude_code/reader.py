@@ -444,7 +444,9 @@ class LineReader(TranscriptReader):
             elif text:
                 by_host = is_meta or text.startswith(_INTERRUPTION)
                 records.append(Content(text, source, at, counted, by_host=by_host))
-            records.extend(images_in(block, at, file, tool))
+            # Most results are one text, which is not worth a look.
+            if isinstance(block, dict) and not isinstance(block.get("content"), str):
+                records.extend(images_in(block, at, file, tool))
         return records
 
     def _read_system(self, entry: JsonObject, at: float | None) -> Iterable[Record]:
