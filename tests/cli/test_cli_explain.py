@@ -34,6 +34,7 @@ def session(tmp_path):
 
 def explained(session, *options, **environ):
     """What the command prints."""
+    environ |= {"XDG_CACHE_HOME": f"{session.state}-cache"}
     done = run("explain", SESSION, *options, "--state-dir", session.state, **environ)
     assert done.returncode == 0, done.stderr
     return done.stdout
@@ -94,6 +95,11 @@ def test_the_parts_are_in_the_json_too(session):
     document = json.loads(explained(session, "--json"))
     assert sum(document["filledBy"].values()) == pytest.approx(90_000, rel=0.05)
     assert {"system", "tools", "mcp:github", "tool:Read"} <= document["filledBy"].keys()
+    sure = document["provenance"]
+    assert sure.keys() == document["filledBy"].keys()
+    assert (sure["reply"], sure["tool:Read"], sure["unrecorded"]) == (
+        "measured", "estimated", "unknown",
+    )  # fmt: skip
 
 
 def test_details_are_asked_for(session):
