@@ -16,7 +16,7 @@ from ultramon.notices.budgets import BUDGET_SETTINGS
 from ultramon.notices.commands import COMMAND_SETTINGS
 from ultramon.notices.crossings import PlanLevels
 from ultramon.server.workers.webhooks import SETTINGS, TARGET_SETTINGS
-from ultramon.system.environment import VARIABLES
+from ultramon.system.environment import GIVEN_VARIABLES, VARIABLES
 from ultramon.system.settings import REQUIRED, Setting
 
 DOCS = Path(__file__).parent.parent / "docs" / "settings.md"
@@ -57,7 +57,7 @@ def _settings(settings: Mapping[str, Setting]) -> Iterator[str]:
 
 
 def variables() -> dict[str, str]:
-    """Return every environment variable of ultramon, sorted, with its meaning."""
+    """Return every environment variable that is a setting, sorted, with its meaning."""
     found = {f"ULTRAMON_{name}": meaning for name, meaning in VARIABLES.items()}
     for table in ("context", "alerts", "plan"):
         for name, one in TABLES[table].items():
@@ -66,10 +66,15 @@ def variables() -> dict[str, str]:
     return dict(sorted(found.items()))
 
 
-def _variables() -> Iterator[str]:
+def given_variables() -> dict[str, str]:
+    """Return the variables that ultramon gives to processes, sorted, with their meanings."""
+    return {f"ULTRAMON_{name}": meaning for name, meaning in sorted(GIVEN_VARIABLES.items())}
+
+
+def _variables(listed: Mapping[str, str]) -> Iterator[str]:
     yield "| variable | meaning |"
     yield "|---|---|"
-    for name, meaning in variables().items():
+    for name, meaning in listed.items():
         yield f"| `{name}` | {meaning} |"
 
 
@@ -77,7 +82,9 @@ def render(document: str) -> str:
     """Return the document with fresh tables."""
 
     def table(match: re.Match[str]) -> str:
-        lines = _variables() if match[2] == "environment" else _settings(TABLES[match[2]])
+        lists = {"environment": variables, "given": given_variables}
+        listed = lists.get(match[2])
+        lines = _settings(TABLES[match[2]]) if listed is None else _variables(listed())
         return "\n".join([match[1].rstrip(), *lines, match[3]])
 
     return _MARKED.sub(table, document)

@@ -16,7 +16,7 @@ from ultramon.context.config import ContextConfig
 from ultramon.context.ladder import DEFAULT_LADDER, Ladder, Rung
 from ultramon.errors import ConfigurationError
 from ultramon.monitor.monitor import create_context_monitor
-from ultramon.system.environment import VARIABLES
+from ultramon.system.environment import GIVEN_VARIABLES, VARIABLES
 from ultramon.system.trusted_files import trust
 
 
@@ -340,7 +340,7 @@ def test_a_ladder_in_a_variable_is_refused_with_the_cure(monkeypatch):
 
 def test_no_variable_of_ultramon_is_taken_for_a_misspelt_one(monkeypatch, caplog):
     """Neither a setting, nor the variable of an option of a command, nor what is like none."""
-    names = {f"ULTRAMON_{name}" for name in VARIABLES} | {"ULTRAMON_BUILD_NUMBER"}
+    names = {f"ULTRAMON_{name}" for name in VARIABLES | GIVEN_VARIABLES} | {"ULTRAMON_BUILD_NUMBER"}
     root = cli.make_context("ultramon", [], resilient_parsing=True)
     waiting = [cli]
     while waiting:

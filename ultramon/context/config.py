@@ -23,7 +23,7 @@ from ultramon.context.note import MAX_CRITICAL_NOTE_CHARS, check_critical_note
 from ultramon.context.shared_levels import VARIABLE, SharedLevels
 from ultramon.context.tracker import MAX_SOURCE_CHARS, MAX_SOURCES
 from ultramon.errors import ConfigurationError
-from ultramon.system.environment import VARIABLES
+from ultramon.system.environment import GIVEN_VARIABLES, VARIABLES
 from ultramon.system.settings import (
     ARGUMENT,
     HIGHER,
@@ -142,7 +142,7 @@ _NO_LATER_LADDER = Tightening("no rung later, weaker or missing", _is_no_later_l
 _NOTE = _Note(f"text of at most {MAX_CRITICAL_NOTE_CHARS} characters", TEXT.test)
 
 
-class ContextConfig(Settings, table="context", other_variables=VARIABLES):
+class ContextConfig(Settings, table="context", other_variables=VARIABLES | GIVEN_VARIABLES):
     """Everything about one monitor that can be configured: docs/settings.md lists the settings.
 
     A setting that is not given comes from its environment variable (``ULTRAMON_`` and the name in

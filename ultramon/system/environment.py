@@ -13,7 +13,6 @@ if TYPE_CHECKING:
 
 VARIABLES = {
     "AGENT_ID": "Id of the agent that a process is; the caller of its commands.",
-    "ASSIGNMENT": "In a process of `Fleet.supervise`: where in the journal its work is found.",
     "AUDIENCE": "Who is warned of a Claude Code session: `agent`, `orchestrator`, `both`, `none`.",
     "BACKEND": "URL of the store; without it the state directory.",
     "CONFIG": "Path of the configuration file.",
@@ -25,22 +24,27 @@ VARIABLES = {
     "NOTIFY_THRESHOLDS": "Usage ratios of those notices, rising, separated by commas.",
     "OTEL": "`1` has fleets and `ultramon serve` export [metrics](metrics.md) to OpenTelemetry.",
     "PARENT_ID": "Id of the agent that started this one.",
-    "RELAY": "The relay that a client runs in; installed hooks then leave the session to it.",
     "RELAY_MAX_CONTEXTS": "Most contexts of a relay, see `relay --max-contexts`.",
     "RELAY_MAX_USD": "Most dollars of a relay at list price, see `relay --max-usd`.",
-    "RELAY_SESSION": "In a process of a relay: the session that its hooks report.",
     "RUN": "The orchestration that an agent belongs to; without it `default`.",
     "SERVE_ALLOW_HOST": "Host names that a server answers too, see `serve --allow-host`.",
     "SERVE_BEHIND_PROXY": "Proxies that a server believes, see `serve --behind-proxy`.",
     "SERVE_HOST": "Address of a server, see `serve --host`.",
     "SERVE_PORT": "Port of a server, see `serve --port`.",
     "STATE_DIR": "Directory of states, journal and queue; without it the platform's for this user.",
-    "STATUS_LINE": "In a status line that ultramon runs: `1`, so that none runs itself again.",
-    "SUPERVISED": "In a process of `Fleet.supervise`: the orchestrator that started it.",
     "TOKEN_FILE": "File with the token by which this agent proves who it is.",
 }
 """The variables, without ``ULTRAMON_``, beside those of the tables of settings, with their
 meanings."""
+GIVEN_VARIABLES = {
+    "ASSIGNMENT": "By `Fleet.supervise`, in its processes: where in the journal their work is found.",
+    "RELAY": "By a relay: its name; installed hooks then leave the session to it.",
+    "RELAY_SESSION": "By a relay, in a context: the session that its hooks report.",
+    "STATUS_LINE": "By a status line, in another that it runs: `1`, so that none runs itself again.",
+    "SUPERVISED": "By `Fleet.supervise`, in its processes: the orchestrator that started them.",
+    "WORKER": "By a relay, in its setup, checks and contexts: the number of the worker, from 1.",
+}
+"""Likewise the variables that ultramon itself gives to processes that it starts: no settings."""
 
 
 def disabled(environ: Mapping[str, str] = os.environ) -> bool:

@@ -39,6 +39,16 @@ def age(seconds: float | None) -> str:
     return f"{int(seconds)} s"
 
 
+def byte_size(count_bytes: int) -> str:
+    """Write a number of bytes in its largest unit, of 1,000 each: ``950 B``, ``1.2 GB``."""
+    amount = float(count_bytes)
+    for unit in ("B", "kB", "MB", "GB"):
+        if amount < 1_000:
+            return f"{amount:.0f} B" if unit == "B" else f"{amount:.1f} {unit}"
+        amount /= 1_000
+    return f"{amount:.1f} TB"
+
+
 def plural(count: int, noun: str) -> str:
     """Write a count with its noun."""
     return f"{count:,} {noun}" if count == 1 else f"{count:,} {noun}s"

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from ultramon.cli.output import age, field
+from ultramon.system.wording import byte_size
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -15,14 +16,14 @@ _SHOWN_INDEXES = 5
 def stats_lines(stats: dict[str, Any]) -> Iterator[str]:
     """Yield the lines of what was measured."""
     agents = stats["agents"]
-    size = f", {_size(agents['bytes'])}" if "bytes" in agents else ""
+    size = f", {byte_size(agents['bytes'])}" if "bytes" in agents else ""
     yield f"agents       {agents['stored']:,} stored, {agents['active']:,} active{size}"
     if "events" in stats:
         events = stats["events"]
         since = f", the oldest of {events['oldestAt']}" if events.get("oldestAt") else ""
         yield f"events       {events['stored']:,}{since}"
     if "journal" in stats:
-        yield f"journal      {_size(stats['journal']['bytes'])}"
+        yield f"journal      {byte_size(stats['journal']['bytes'])}"
     messages = stats["messages"]
     yield f"messages     {messages['waiting']:,} waiting, {messages['dead']:,} dead"
     for one in messages["recipients"]:
@@ -47,19 +48,10 @@ def _server_lines(stats: dict[str, Any]) -> Iterator[str]:
     used = stats["connections"]
     yield f"connections  {used['used']} of {used['max']}, {used['ofUltramon']} of ultramon"
     total = sum(one["tableBytes"] + one["indexBytes"] for one in stats["tables"])
-    yield f"tables       {_size(total)}"
+    yield f"tables       {byte_size(total)}"
     for one in stats["tables"]:
-        sizes = f"{_size(one['tableBytes']):>9}  {_size(one['indexBytes']):>9} in indexes"
+        sizes = f"{byte_size(one['tableBytes']):>9}  {byte_size(one['indexBytes']):>9} in indexes"
         yield f"  {one['name']:<16} {sizes}  {one['rows']:,} rows, {one['deadRows']:,} dead"
     yield "largest indexes"
     for one in stats["indexes"][:_SHOWN_INDEXES]:
-        yield f"  {one['name']:<26} {_size(one['bytes']):>9}"
-
-
-def _size(count_bytes: int) -> str:
-    amount = float(count_bytes)
-    for unit in ("B", "kB", "MB", "GB"):
-        if amount < 1_000:
-            return f"{amount:.0f} B" if unit == "B" else f"{amount:.1f} {unit}"
-        amount /= 1_000
-    return f"{amount:.1f} TB"
+        yield f"  {one['name']:<26} {byte_size(one['bytes']):>9}"
