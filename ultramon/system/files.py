@@ -14,6 +14,7 @@ from ultramon.system.ids import random_hex
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable
+    from typing import BinaryIO
 
 MAX_FILE_BYTES = 1 << 20
 _NOFOLLOW = getattr(os, "O_NOFOLLOW", 0)
@@ -193,6 +194,16 @@ def open_private(path: str, flags: int = os.O_RDWR) -> int:
             close_quietly(fd)
             raise
         return fd
+
+
+def open_private_output(path: str) -> BinaryIO:
+    """Open a file for what a program prints, emptied or made with mode 0600.
+
+    Raises:
+        OSError: The system refused, or the name is a symlink.
+    """
+    # `open_private` creates a missing file itself, with the right mode.
+    return open(path, "wb", opener=lambda name, flags: open_private(name, flags & ~os.O_CREAT))
 
 
 def _make_private(fd: int) -> None:

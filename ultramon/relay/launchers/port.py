@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import os
 import subprocess
 from contextlib import ExitStack
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
 
-from ultramon.system.files import open_private
+from ultramon.system.files import open_private_output
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -76,7 +75,7 @@ class ContextCommand:
         """
         with ExitStack() as files:
             output, errors = (
-                files.enter_context(open(path, "wb", opener=_open_private))
+                files.enter_context(open_private_output(path))
                 for path in (output_path, errors_path)
             )
             return subprocess.Popen(
@@ -89,11 +88,6 @@ class ContextCommand:
                 # A group of its own: what the agent starts is ended with it.
                 start_new_session=True,
             )
-
-
-def _open_private(path: str, flags: int) -> int:
-    # It creates a missing file itself, with the right mode.
-    return open_private(path, flags & ~os.O_CREAT)
 
 
 class AgentLauncher(Protocol):

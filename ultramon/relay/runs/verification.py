@@ -1,4 +1,4 @@
-"""Checks an item by a command of the user."""
+"""Runs a command of the user, and checks an item by one."""
 
 from __future__ import annotations
 
@@ -7,18 +7,98 @@ import shlex
 import signal
 import subprocess
 import threading
-from contextlib import suppress
-from typing import TYPE_CHECKING
+import time
+from contextlib import nullcontext, suppress
+from typing import TYPE_CHECKING, NamedTuple
 
 from ultramon.errors import ConfigurationError
 from ultramon.fleet.supervise.verification import Rejection
+from ultramon.system.files import open_private_output
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
 
     from ultramon.fleet.supervise.verification import Verdict
 
 ITEM = "{item}"
+
+
+class CommandEnd(NamedTuple):
+    """How a command of the user ended."""
+
+    problem: str
+    """Why it failed, for people; empty = exit code 0."""
+    seconds: float
+    """How long it ran."""
+
+
+class UserCommand:
+    """Runs commands of the user, each bounded in time and ended with all that it started.
+
+    Args:
+        cwd: Where they run.
+        seconds: After these one has failed.
+        environ: Their environment.
+    """
+
+    def __init__(self, cwd: str, seconds: float, environ: Mapping[str, str]) -> None:
+        self._cwd = cwd
+        self._seconds = seconds
+        self._environ = dict(environ)
+        self._running: subprocess.Popen[bytes] | None = None
+        self._is_closed = False
+        self._lock = threading.Lock()
+
+    def run(self, words: Sequence[str], output_path: str | None = None) -> CommandEnd:
+        """Run a command to its end.
+
+        Args:
+            words: The program and its arguments.
+            output_path: The new file for all that it prints, readable by this user alone; None =
+                its output is not kept.
+
+        Raises:
+            OSError: That file cannot be made.
+        """
+        output = nullcontext() if output_path is None else open_private_output(output_path)
+        began = time.monotonic()
+        with output as stdout, self._lock:
+            if self._is_closed:
+                return CommandEnd("was not run: the relay ends", 0.0)
+            try:
+                process = self._running = subprocess.Popen(
+                    words,
+                    cwd=self._cwd,
+                    env=self._environ,
+                    stdin=subprocess.DEVNULL,
+                    stdout=stdout or subprocess.DEVNULL,
+                    stderr=subprocess.STDOUT,
+                    # In a group of its own, so that all that it started can be ended with it.
+                    start_new_session=True,
+                )
+            except OSError as error:
+                return CommandEnd(f"{words[0]}: {error.strerror}", 0.0)
+        try:
+            code: int | None = process.wait(self._seconds)
+        except subprocess.TimeoutExpired:
+            code = None
+        finally:
+            with self._lock:
+                self._running = None
+            # Also after a normal end: what it left in the background must not run on.
+            _kill(process)
+            process.wait()
+        took = time.monotonic() - began
+        if code is None:
+            return CommandEnd(f"took more than {self._seconds:g} s", took)
+        return CommandEnd(f"exit code {code}" if code else "", took)
+
+    def close(self) -> None:
+        """End the command that runs, and begin none any more."""
+        with self._lock:
+            self._is_closed = True
+            if self._running is not None:
+                _kill(self._running)
 
 
 class CommandCheck:
@@ -44,55 +124,19 @@ class CommandCheck:
             raise ConfigurationError("verify", command, f"a command; {error}") from error
         if not self._words:
             raise ConfigurationError("verify", command, "a command")
-        self._cwd = cwd
-        self._seconds = seconds
-        self._environ = dict(environ)
-        self._running: subprocess.Popen[bytes] | None = None
-        self._is_closed = False
-        self._lock = threading.Lock()
+        self._command = UserCommand(cwd, seconds, environ)
 
     def __call__(self, item: str) -> Verdict:
         """Return whether the command confirms an item; else how the check failed.
 
         What it started and left behind is ended with it.
         """
-        words = [word.replace(ITEM, item) for word in self._words]
-        with self._lock:
-            if self._is_closed:
-                return False
-            try:
-                process = self._running = subprocess.Popen(
-                    words,
-                    cwd=self._cwd,
-                    env=self._environ,
-                    stdin=subprocess.DEVNULL,
-                    stdout=subprocess.DEVNULL,
-                    stderr=subprocess.DEVNULL,
-                    # In a group of its own, so that all that it started can be ended with it.
-                    start_new_session=True,
-                )
-            except OSError as error:
-                return Rejection(f"{words[0]}: {error.strerror}")
-        try:
-            code: int | None = process.wait(self._seconds)
-        except subprocess.TimeoutExpired:
-            code = None
-        finally:
-            with self._lock:
-                self._running = None
-            # Also after a normal end: what a check left in the background must not run on.
-            _kill(process)
-            process.wait()
-        if code is None:
-            return Rejection(f"took more than {self._seconds:g} s")
-        return code == 0 or Rejection(f"exit code {code}")
+        problem, _ = self._command.run([word.replace(ITEM, item) for word in self._words])
+        return not problem or Rejection(problem)
 
     def close(self) -> None:
         """End the check that runs, and begin none any more."""
-        with self._lock:
-            self._is_closed = True
-            if self._running is not None:
-                _kill(self._running)
+        self._command.close()
 
 
 def _kill(process: subprocess.Popen[bytes]) -> None:
