@@ -23,6 +23,7 @@ from ultramon.errors import (
     NotPermittedError,
     QueueFullError,
     RegistrationError,
+    SetupError,
     SpawnError,
     StateCorruptError,
     StateDirectoryError,
@@ -101,6 +102,14 @@ CASES = [
         RuntimeError,
         {"files": MANY_FILES},
         f"/srv/shop: has uncommitted files: {', '.join(MANY_FILES[:20])} and 2 more",
+    ),
+    (
+        SetupError("port-1", "uv sync", "exit code 2", "/state/relay/port-1/setup.out"),
+        RuntimeError,
+        {"run": "port-1", "command": "uv sync", "problem": "exit code 2"},
+        "run port-1: its setup failed, exit code 2, and no context was begun; all that it printed "
+        "is in /state/relay/port-1/setup.out; once it can succeed: ultramon relay --resume port-1, "
+        "with --setup COMMAND for another one",
     ),
     (
         ConfigurationError("warning_threshold", 2, "0 < ratio <= 1", "ULTRAMON_WARNING_THRESHOLD"),

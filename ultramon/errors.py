@@ -18,6 +18,7 @@ UltramonError
 ├── RunUnfinishedError (RuntimeError)      a supervised run ended, and not all of it is done
 ├── SpawnError (RuntimeError)              a process that cannot be started for any context
 ├── WorkspaceError (RuntimeError)          a working tree that a relay cannot use as asked
+├── SetupError (RuntimeError)              a relay's worktree was made, and its setup failed
 ├── MissingExtraError (ImportError)        an optional dependency is not installed
 └── StateError
     ├── StateCorruptError (ValueError)     the file is there and cannot be read as a state
@@ -360,6 +361,28 @@ class WorkspaceError(UltramonError, RuntimeError):
         if len(files) > self._SHOWN_FILES:
             text += f" and {len(files) - self._SHOWN_FILES:,} more"
         super().__init__(f"{text}; {advice}" if advice else text)
+
+
+class SetupError(UltramonError, RuntimeError):
+    """The setup of a relay's worktree failed, so no context was begun.
+
+    Attributes:
+        run: The relay.
+        command: What was run.
+        problem: How it failed, e.g. ``exit code 2``.
+        output_path: The file with all that it printed.
+    """
+
+    def __init__(self, run: str, command: str, problem: str, output_path: str) -> None:
+        self.run = run
+        self.command = command
+        self.problem = problem
+        self.output_path = output_path
+        super().__init__(
+            f"run {run}: its setup failed, {problem}, and no context was begun; all that it "
+            f"printed is in {output_path}; once it can succeed: ultramon relay --resume {run}, "
+            "with --setup COMMAND for another one"
+        )
 
 
 class MissingExtraError(UltramonError, ImportError):

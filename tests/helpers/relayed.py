@@ -151,6 +151,12 @@ def alone():
         obey()
 
 
+def numbered():
+    """Obeys, and notes which worker it is."""
+    note("workers", f"context {os.environ['ULTRAMON_WORKER']}")
+    obey()
+
+
 def claims():
     with supervised() as agent:
         for _item in agent.pending():

@@ -151,6 +151,8 @@ GIVEN = {
     "in_place": ("--in-place",),
     "compare": ("--compare",),
     "program": ("--program", "{program}"),
+    "setup": ("--setup", "echo ready > .ready"),
+    "setup_seconds": ("--setup-timeout", "1m"),
 }
 """Every option that chooses something of the run, with a value that is not its default."""
 OF_A_CALL = {"run", "resume", "recheck", "state_dir", "json"}
@@ -163,9 +165,9 @@ def differences(one, other):
     return [name for name, value in asdict(one).items() if value != others[name]]
 
 
-@pytest.mark.parametrize("left_out", ["in_place", "compare"])
+@pytest.mark.parametrize("left_out", [{"in_place"}, {"compare", "setup"}])
 def test_a_run_goes_on_with_all_that_it_was_begun_with(project, left_out):
-    """Whatever option there is, from another directory too; the two left out exclude each other."""
+    """Whatever option there is, from another directory too; --in-place excludes two of them."""
     assert {one.name for one in command.params} == set(GIVEN) | OF_A_CALL
     client = project.path.parent / "client"
     failing = f"echo >> {client}.started; exit 3"
@@ -178,7 +180,7 @@ def test_a_run_goes_on_with_all_that_it_was_begun_with(project, left_out):
         "program": os.path.relpath(client, project.path),
         "prices": os.path.relpath(project.path.parent / "prices.toml", project.path),
     }
-    words = [word for name in GIVEN if name != left_out for word in GIVEN[name]]
+    words = [word for name in GIVEN if name not in left_out for word in GIVEN[name]]
     given = [word.format(**values) for word in words]
 
     def stored():
@@ -190,7 +192,7 @@ def test_a_run_goes_on_with_all_that_it_was_begun_with(project, left_out):
     code, _, told = finish(project.start(None, *given, "--run", "job"))
     assert code == 1, told
     begun, count = stored(), started()
-    assert len(differences(begun, RelayChoices("", begun.cwd))) == len(GIVEN) - 1
+    assert len(differences(begun, RelayChoices("", begun.cwd))) == len(GIVEN) - len(left_out)
     project.path = project.directory
     code, _, told = finish(project.resume())
     assert (code, stored()) == (1, begun), told

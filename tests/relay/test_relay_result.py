@@ -5,19 +5,21 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from helpers import ROOT
+from helpers import DATA, ROOT
 from helpers.program import PROGRAM, environment
 from helpers.relayed import RelayedProject
 
 from ultramon.errors import ConfigurationError, StateCorruptError, StateError
 from ultramon.fleet.supervise.result import ContextResult, ItemCounts, SupervisorResult
 from ultramon.relay.choices import RelayChoices, read_items
+from ultramon.relay.disk_space import DiskNeed
 from ultramon.relay.launchers.outcome import SpentTokens
 from ultramon.relay.opening import free_name, open_relay
 from ultramon.relay.runs.context_record import ContextRecord
 from ultramon.relay.runs.result import RelayResult, Stop, duration, millions
 from ultramon.relay.runs.run_folder import run_lock
 from ultramon.relay.workspace import WorkspaceSummary
+from ultramon.relay.workspace_record import WorkspaceRecord
 
 PAGE = (ROOT / "docs" / "relay.md").read_text(encoding="utf-8")
 REASON = "3 contexts without progress on it; exit code 1"
@@ -133,9 +135,11 @@ def opened(tmp_path, client, monkeypatch):
 
 
 def test_the_first_lines_are_those_of_the_page(opened, monkeypatch):
-    """But for the commit."""
+    """But for the commit, and for the size of the repository."""
     monkeypatch.setenv("CLAUDE_CODE_AUTO_COMPACT_WINDOW", "200000")
     relay = opened("--allowedTools", "Edit")
+    assert relay.workspace.disk.tree_bytes == 4_096
+    relay.workspace.disk = DiskNeed(1_214_000_000, None, 88_402_000_000)
     base = relay.workspace.base[:7]
     assert "\n".join(relay.head()).replace(base, "3f2c1ab") in PAGE
 
@@ -158,7 +162,7 @@ def test_the_critical_rung_may_be_chosen(opened):
     """Then the first line says so."""
     relay = opened("--model", "claude-haiku-4-5", hand_over_at="critical", max_usd=2.5,
                    deadline_seconds=5400.0, max_contexts=1)  # fmt: skip
-    level, budget = list(relay.head())[2].split(" · ")
+    level, budget = list(relay.head())[3].split(" · ")
     assert level == "hands over at 150k of 200k tokens"
     assert budget == "stops at 1 context, $2.50 at list price, 1 h 30 min"
 
@@ -197,6 +201,21 @@ def test_choices_come_back_as_they_were(tmp_path):
         RelayChoices.load(str(tmp_path), "port-1")
     with pytest.raises(ConfigurationError, match="a relay that was begun"):
         RelayChoices.load(str(tmp_path), "port-9")
+
+
+def test_the_choices_of_an_earlier_version_are_read(tmp_path):
+    """From before there was a setup: a run of it has none, and the usual time for one."""
+    folder = tmp_path / "relay" / "port-1"
+    folder.mkdir(parents=True)
+    (folder / "relay.json").write_bytes((DATA / "relay" / "earlier-relay.json").read_bytes())
+    choices = RelayChoices.load(str(tmp_path), "port-1")
+    assert (choices.goal, choices.setup, choices.setup_seconds) == ("Do it all.", None, 1_800.0)
+    (folder / "workspace.json").write_bytes(
+        (DATA / "relay" / "earlier-workspace.json").read_bytes()
+    )
+    record = WorkspaceRecord.load(str(folder))
+    assert (record.branch, record.origin, record.setup) == ("ultramon/job", None, None)
+    assert not record.is_cleaned
 
 
 def test_items_are_lines_each_once():

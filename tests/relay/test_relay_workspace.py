@@ -10,7 +10,8 @@ from pathlib import Path
 import pytest
 
 from ultramon.errors import InvalidAgentIdError, StateCorruptError, WorkspaceError
-from ultramon.relay.workspace import MAX_SHOWN, RECORD, open_workspace
+from ultramon.relay.workspace import MAX_SHOWN, open_workspace
+from ultramon.relay.workspace_record import RECORD
 
 HOOKS = (
     "pre-commit", "post-commit", "commit-msg", "post-checkout", "post-index-change",

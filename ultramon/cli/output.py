@@ -157,6 +157,13 @@ def print_line(text: str) -> None:
     click.echo(text)
 
 
+def confirmed(question: str) -> bool:
+    """Ask a person who can answer; without one the answer is no."""
+    if not (sys.stdin is not None and sys.stdin.isatty() and sys.stderr.isatty()):
+        return False
+    return click.confirm(sanitize(question), default=False, err=True)
+
+
 def say_by_reason(verb: str, found: Iterable[tuple[str, str]]) -> None:
     """Write a line to stderr for each reason, with the first of the names that it holds for.
 

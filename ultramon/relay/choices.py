@@ -14,6 +14,7 @@ from ultramon.relay.option_values import (
     CRITICAL,
     DEFAULT_GRACE_MINUTES,
     DEFAULT_MAX_CONTEXTS,
+    DEFAULT_SETUP_MINUTES,
     DEFAULT_VERIFY_MINUTES,
     HOSTS,
     WARNING,
@@ -61,6 +62,9 @@ class RelayChoices:
         grace_seconds: How long a context has to hand over when it must.
         program: Name or path of the one host; None = its usual name.
         compare: Whether the same job then runs in one session without a relay.
+        setup: The command that prepares the worktree before its first context, for a shell; None
+            or empty = there is nothing to prepare.
+        setup_seconds: After these it has failed.
     """
 
     goal: str
@@ -83,6 +87,8 @@ class RelayChoices:
     grace_seconds: float = 60.0 * DEFAULT_GRACE_MINUTES
     program: str | None = None
     compare: bool = False
+    setup: str | None = None
+    setup_seconds: float = 60.0 * DEFAULT_SETUP_MINUTES
 
     @property
     def words(self) -> RelayGoal:

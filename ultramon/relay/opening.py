@@ -114,6 +114,9 @@ class OpenedRelay:
             if found.warning:
                 yield found.warning
         yield self._describe_workspace()
+        if self.workspace.disk is not None:
+            has_setup = bool(self.choices.setup)
+            yield f"disk: {self.workspace.disk.describe(has_setup=has_setup)}"
         levels = {name: self._describe_level(one) for name, one in self.launchers.items()}
         shown = list(levels.values())
         if len(levels) > 1:
@@ -170,6 +173,7 @@ def open_relay(
     *,
     state_directory: str,
     is_single: bool = False,
+    confirm: Callable[[str], bool] = lambda question: False,
 ) -> OpenedRelay:
     """Open a run.
 
@@ -178,6 +182,7 @@ def open_relay(
         choices: What is asked for.
         state_directory: Where states are kept.
         is_single: Whether it has one context that is not asked to hand over, for a comparison.
+        confirm: As for `open_workspace`.
 
     Raises:
         ConfigurationError: A choice is not allowed, or there is no such host.
@@ -192,6 +197,9 @@ def open_relay(
     if choices.program is not None and len(agents) > 1:
         allowed = "left out: several hosts are found on PATH"
         raise ConfigurationError("program", choices.program, allowed)
+    if choices.setup and choices.in_place:
+        allowed = "left out with in_place: your own tree is prepared by you"
+        raise ConfigurationError("setup", choices.setup, allowed)
     launchers: dict[str, AgentLauncher] = {}
     for name, arguments in agents.items():
         if name == COMMAND:
@@ -209,7 +217,11 @@ def open_relay(
         )
     checked = {name: one.check(choices.cwd) for name, one in launchers.items()}
     workspace = open_workspace(
-        run, cwd=choices.cwd, state_directory=state_directory, in_place=choices.in_place
+        run,
+        cwd=choices.cwd,
+        state_directory=state_directory,
+        in_place=choices.in_place,
+        confirm=confirm,
     )
     return OpenedRelay(
         run, choices, launchers, checked, workspace, state_directory, is_single=is_single

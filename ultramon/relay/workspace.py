@@ -9,25 +9,29 @@ import os
 import re
 import shutil
 import stat
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from ultramon.errors import WorkspaceError
-from ultramon.relay.runs.run_folder import read_run_file, run_directory, write_run_file
+from ultramon.relay.disk_space import DiskNeed, disk_need
+from ultramon.relay.runs.run_folder import run_directory
+from ultramon.relay.workspace_record import WorkspaceRecord
 from ultramon.system.files import make_private_directory
 from ultramon.system.git import read_status, run_git
 from ultramon.system.git_trees import QUIET, failure, keep_tree, write_tree
 from ultramon.system.ids import check_agent_id
-from ultramon.system.wording import plural
+from ultramon.system.wording import byte_size, plural
 
 if TYPE_CHECKING:
     import subprocess
+    from collections.abc import Callable
 
-RECORD = "workspace.json"
 WORKTREE = "worktree"
 BRANCHES = "ultramon"
 """The branch of a run is ``ultramon/<run>``, its kept trees are ``refs/ultramon/<run>/<label>``."""
+WORKER = "ULTRAMON_WORKER"
 MAX_SHOWN = 50
+WITHOUT_SUBMODULES = "submodules are not checked out in the worktree"
 QUICK_SECONDS = 30.0
 TREE_SECONDS = 300.0
 """For what reads or writes a whole tree, filters such as those of LFS included."""
@@ -72,6 +76,11 @@ class RelayWorkspace:
         in_place: Whether it is the user's own tree.
         is_checkpointed: Whether `keep` keeps anything.
         notes: Sentences for the user.
+        origin: The branch from which the run's own was made; None with a detached head, or where
+            the run has no branch of its own.
+        worker: The number of the worker whose workspace it is, from 1.
+        disk: What the worktree takes, where it was made now; None where it was there, or where
+            git does not know.
     """
 
     run: str
@@ -83,6 +92,35 @@ class RelayWorkspace:
     in_place: bool
     is_checkpointed: bool
     notes: list[str] = field(default_factory=list)
+    origin: str | None = None
+    worker: int = 1
+    disk: DiskNeed | None = None
+
+    @property
+    def variables(self) -> dict[str, str]:
+        """What its setup, checks and contexts find in their environment, to tell workers apart."""
+        return {WORKER: str(self.worker)}
+
+    def check(self) -> None:
+        """Check that `relay --clean` has not removed it since it was opened.
+
+        Raises:
+            WorkspaceError: It has.
+            StateError: The record of the run cannot be read.
+        """
+        record = WorkspaceRecord.load(self.folder)
+        if record is None or record.is_cleaned:
+            raise WorkspaceError(self.root, f"the run {self.run} was removed by --clean meanwhile")
+
+    def forget_submodules(self) -> None:
+        """Take the note about submodules back, where all are checked out by now."""
+        if WITHOUT_SUBMODULES not in self.notes:
+            return
+        listed = run_git(self.root, *QUIET, "submodule", "status", seconds=QUICK_SECONDS)
+        if listed is not None and not listed.returncode:
+            lines = listed.stdout.splitlines()
+            if lines and not any(line.startswith(b"-") for line in lines):
+                self.notes.remove(WITHOUT_SUBMODULES)
 
     def keep(self, label: int | str, message: str) -> str | None:
         """Keep the present tree as a commit under a private ref.
@@ -183,7 +221,12 @@ class RelayWorkspace:
 
 
 def open_workspace(
-    run: str, *, cwd: str, state_directory: str, in_place: bool = False
+    run: str,
+    *,
+    cwd: str,
+    state_directory: str,
+    in_place: bool = False,
+    confirm: Callable[[str], bool] = lambda question: False,
 ) -> RelayWorkspace:
     """Return the workspace of a run: a new one, or the one that is there.
 
@@ -195,6 +238,8 @@ def open_workspace(
         cwd: The user's directory.
         state_directory: Where states are kept.
         in_place: Work in the user's own tree, which must be clean at the start of the run.
+        confirm: Asked with a question where a new worktree needs more disk than is free; the
+            default says no.
 
     Raises:
         InvalidAgentIdError: No run can have that name.
@@ -210,21 +255,27 @@ def open_workspace(
         if name.startswith("index.") and name.endswith((".tmp", ".tmp.lock")):
             os.unlink(os.path.join(folder, name))
     repository = _find_repository(cwd)
-    record = _Record.load(os.path.join(folder, RECORD))
+    record = WorkspaceRecord.load(folder)
     if record is None:
         record = _plan(run, cwd, repository, in_place=in_place)
+    elif record.is_cleaned:
+        # Its journal would take the items of another run for done.
+        reason = f"the run {run} was removed by --clean, and its events are kept under this name"
+        raise WorkspaceError(cwd, reason, "choose another name")
     else:
         _check_same(record, run, cwd, repository, in_place=in_place)
     root, notes = os.path.join(folder, WORKTREE), list[str]()
+    disk = None
     if not record.in_place:
         assert repository is not None
+        disk = _check_disk(record, folder, root, repository, confirm)
         notes = _make_ready(record, run, folder, root, repository)
     else:
         root = cwd if repository is None else repository.root
         if repository is None:
             notes = [f"{cwd} is in no git repository: nothing is checkpointed"]
         record.ready = True
-        record.save(os.path.join(folder, RECORD))
+        record.save(folder)
     path = os.path.normpath(os.path.join(root, record.prefix))
     if not record.in_place:
         os.makedirs(path, exist_ok=True)  # it may hold no tracked file
@@ -238,6 +289,8 @@ def open_workspace(
         in_place=record.in_place,
         is_checkpointed=repository is not None,
         notes=notes,
+        origin=record.origin,
+        disk=disk,
     )
 
 
@@ -249,39 +302,14 @@ class _Repository:
     """The directory that all its worktrees share."""
 
 
-@dataclass(slots=True)
-class _Record:
-    """What the folder of a run remembers of its workspace."""
-
-    in_place: bool
-    common: str | None
-    """Of the repository; None outside of git."""
-    prefix: str
-    """The user's directory below the top of the tree; outside of git the directory."""
-    base: str | None
-    branch: str | None
-    ready: bool = False
-
-    @classmethod
-    def load(cls, path: str) -> _Record | None:
-        """Read it; None where there is none."""
-        try:
-            return read_run_file(path, lambda value: cls(**value))
-        except FileNotFoundError:
-            return None
-
-    def save(self, path: str) -> None:
-        write_run_file(path, asdict(self))
-
-
-def _plan(run: str, cwd: str, repository: _Repository | None, *, in_place: bool) -> _Record:
+def _plan(run: str, cwd: str, repository: _Repository | None, *, in_place: bool) -> WorkspaceRecord:
     """Check that a new run can work as it was asked to."""
     if repository is None:
         if not in_place:
             raise WorkspaceError(
                 cwd, "is in no git repository", "work in place, where nothing is checkpointed"
             )
-        return _Record(True, None, cwd, None, None)
+        return WorkspaceRecord(True, None, cwd, None, None)
     # git names the real top of a tree; the user may have come through a link.
     prefix = os.path.relpath(os.path.realpath(cwd), os.path.realpath(repository.root))
     base = _find_commit(cwd, "HEAD")
@@ -297,7 +325,7 @@ def _plan(run: str, cwd: str, repository: _Repository | None, *, in_place: bool)
                 "commit or stash them, or work in a worktree",
                 status.files,
             )
-        return _Record(True, repository.common, prefix, base, status.branch)
+        return WorkspaceRecord(True, repository.common, prefix, base, status.branch)
     if base is None:
         advice = "make a first commit, or work in place"
         raise WorkspaceError(cwd, "the repository has no commit to start from", advice)
@@ -305,7 +333,7 @@ def _plan(run: str, cwd: str, repository: _Repository | None, *, in_place: bool)
     if _find_commit(cwd, f"refs/heads/{branch}") is not None:
         advice = "choose another name for the run, or delete the branch"
         raise WorkspaceError(cwd, f"the branch {branch} is there already", advice)
-    return _Record(False, repository.common, prefix, base, branch)
+    return WorkspaceRecord(False, repository.common, prefix, base, branch, origin=status.branch)
 
 
 def _check_name(run: str, cwd: str) -> None:
@@ -316,7 +344,7 @@ def _check_name(run: str, cwd: str) -> None:
 
 
 def _check_same(
-    record: _Record, run: str, cwd: str, repository: _Repository | None, *, in_place: bool
+    record: WorkspaceRecord, run: str, cwd: str, repository: _Repository | None, *, in_place: bool
 ) -> None:
     """Check that a run continues where it began."""
     if in_place and not record.in_place:
@@ -332,17 +360,51 @@ def _check_same(
         )
 
 
+def _check_disk(
+    record: WorkspaceRecord,
+    folder: str,
+    root: str,
+    repository: _Repository,
+    confirm: Callable[[str], bool],
+) -> DiskNeed | None:
+    """Return what a worktree takes that is to be made now; None where none is, or git cannot say.
+
+    Raises:
+        WorkspaceError: It does not fit, and the answer is no.
+    """
+    if record.ready and os.path.lexists(root):
+        return None
+    if os.path.lexists(root):
+        shutil.rmtree(root)  # half made: no agent has worked in it, and it takes what is free
+    # The branch has grown where only the worktree was lost.
+    commit = _find_commit(repository.root, f"refs/heads/{record.branch}") or record.base or ""
+    made = None if record.setup is None else record.setup.made_bytes
+    need = disk_need(repository.root, commit, folder, made, seconds=TREE_SECONDS)
+    if need is None or need.fits:
+        return need
+    needs = f"needs ≈ {byte_size(need.tree_bytes + (need.setup_bytes or 0))}"
+    free = f"{byte_size(need.free_bytes)} are free in {folder}"
+    if not confirm(f"A worktree {needs}, and {free}. Make it all the same?"):
+        advice = (
+            "free some space, choose a --state-dir elsewhere, or answer at a terminal, where the "
+            "relay asks whether to make it all the same"
+        )
+        raise WorkspaceError(repository.root, f"a worktree {needs}, and {free}", advice)
+    return need
+
+
 def _make_ready(
-    record: _Record, run: str, folder: str, root: str, repository: _Repository
+    record: WorkspaceRecord, run: str, folder: str, root: str, repository: _Repository
 ) -> list[str]:
     """Make the worktree, or repair it; return what there is to say about it."""
     if not record.ready:
         # The record is stored first, so that a half-made worktree can be found.
-        record.save(os.path.join(folder, RECORD))
+        record.save(folder)
         _make_worktree(record, root, repository)
         record.ready = True
-        record.save(os.path.join(folder, RECORD))
-        return _describe_start(repository)
+        record.save(folder)
+        assert record.base is not None
+        return _describe_start(repository, record.base)
     if _is_worktree(root, repository):
         return []
     if os.path.lexists(root):
@@ -351,6 +413,9 @@ def _make_ready(
             return []
         advice = "move it away, and it is made anew from its branch"
         raise WorkspaceError(root, f"is no worktree of {repository.root} any more", advice)
+    if record.setup is not None:
+        record.setup.is_done, record.setup.bare_bytes = False, None
+        record.save(folder)  # before it is made: a kill in between must not leave it without setup
     _make_worktree(record, root, repository)
     return [
         f"the worktree was gone and is made anew from {record.branch}; "
@@ -358,7 +423,7 @@ def _make_ready(
     ]
 
 
-def _make_worktree(record: _Record, root: str, repository: _Repository) -> None:
+def _make_worktree(record: WorkspaceRecord, root: str, repository: _Repository) -> None:
     """Make the worktree, whatever a killed process has left of it."""
     assert record.base is not None
     assert record.branch is not None
@@ -376,15 +441,37 @@ def _make_worktree(record: _Record, root: str, repository: _Repository) -> None:
         raise failure(repository.root, "worktree add", done, TREE_SECONDS)
 
 
-def _describe_start(repository: _Repository) -> list[str]:
+def _describe_start(repository: _Repository, base: str) -> list[str]:
     notes = []
     status = read_status(repository.root, seconds=TREE_SECONDS)
     if status is not None and status.files:
         files = plural(len(status.files), "uncommitted file")
         notes.append(f"{files} of {repository.root} are not in the worktree")
     if os.path.exists(os.path.join(repository.root, ".gitmodules")):
-        notes.append("submodules are not checked out in the worktree")
+        notes.append(WITHOUT_SUBMODULES)
+    missing = _missing_lfs(repository.root, base)
+    if missing is not None:
+        notes.append(f"files of git LFS are pointers in the worktree: {missing}")
     return notes
+
+
+def _missing_lfs(root: str, base: str) -> str | None:
+    """Return why files of git LFS have no contents in a worktree; None where there are none."""
+    attributes = ("--", ":(top,glob)**/.gitattributes")
+    used = run_git(
+        root, *QUIET, "grep", "-q", "-e", "filter=lfs", base, *attributes, seconds=QUICK_SECONDS
+    )
+    if used is None or used.returncode:
+        return None
+    if (
+        found := run_git(root, "lfs", "version", seconds=QUICK_SECONDS)
+    ) is None or found.returncode:
+        return "git lfs is not installed"
+    filters = ("config", "--get-regexp", r"^filter\.lfs\.(smudge|process)$")
+    switched_on = run_git(root, *filters, seconds=QUICK_SECONDS)
+    if switched_on is None or switched_on.returncode:
+        return "`git lfs install` was not run"
+    return None
 
 
 def _is_worktree(root: str, repository: _Repository) -> bool:

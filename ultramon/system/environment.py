@@ -37,10 +37,10 @@ VARIABLES = {
 """The variables, without ``ULTRAMON_``, beside those of the tables of settings, with their
 meanings."""
 GIVEN_VARIABLES = {
-    "ASSIGNMENT": "By `Fleet.supervise`, in its processes: where in the journal their work is found.",
+    "ASSIGNMENT": "By `Fleet.supervise`, in its processes: their place in the journal.",
     "RELAY": "By a relay: its name; installed hooks then leave the session to it.",
     "RELAY_SESSION": "By a relay, in a context: the session that its hooks report.",
-    "STATUS_LINE": "By a status line, in another that it runs: `1`, so that none runs itself again.",
+    "STATUS_LINE": "By a status line, in one that it runs: `1`, so that none runs itself again.",
     "SUPERVISED": "By `Fleet.supervise`, in its processes: the orchestrator that started them.",
     "WORKER": "By a relay, in its setup, checks and contexts: the number of the worker, from 1.",
 }

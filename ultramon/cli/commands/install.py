@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import functools
-import sys
 from typing import TYPE_CHECKING, Any
 
 import click
 
-from ultramon.cli.output import print_json, say
+from ultramon.cli.output import confirmed, print_json, say
 from ultramon.cli.selection import (
     chosen_directory,
     json_option,
@@ -22,7 +21,7 @@ from ultramon.system.terminal_text import sanitize
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
-    from ultramon.hosts.install.plans import Offer, Plan
+    from ultramon.hosts.install.plans import Plan
     from ultramon.hosts.port import Host
 
 _MAX_LINE_CHARS = 100_000
@@ -242,7 +241,7 @@ def command(
     request = SetupRequest(host, cwd, directory, layer, Choices(**choices), plugin, force)
     plan = chosen.setup.plan_installation(request)
     offer = plan.offer
-    if offer is not None and not (dry_run or json) and _accepts(offer):
+    if offer is not None and not (dry_run or json) and confirmed(offer.question):
         choices[offer.field] = offer.value
         plan = chosen.setup.plan_installation(request._replace(choices=Choices(**choices)))
         offer = None
@@ -256,10 +255,3 @@ def command(
         say(f"`ultramon watch` shows them; `ultramon uninstall {host}` brings the old file back")
     if offer is not None:
         say(f"--{offer.field.replace('_', '-')} {offer.value} shows ultramon's status line too")
-
-
-def _accepts(offer: Offer) -> bool:
-    """Ask a person who can answer; without one the answer is no."""
-    if not (sys.stdin is not None and sys.stdin.isatty() and sys.stderr.isatty()):
-        return False
-    return click.confirm(offer.question, default=False, err=True)

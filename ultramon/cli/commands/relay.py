@@ -12,7 +12,7 @@ import click
 from click.core import ParameterSource
 
 from ultramon.cli.exit_codes import CommandFailed, ExitCode
-from ultramon.cli.output import plural, print_json, say
+from ultramon.cli.output import confirmed, plural, print_json, say
 from ultramon.cli.selection import present_directory, store_options, time_span, token_count
 from ultramon.errors import ConfigurationError
 from ultramon.relay.option_values import (
@@ -21,6 +21,7 @@ from ultramon.relay.option_values import (
     CRITICAL,
     DEFAULT_GRACE_MINUTES,
     DEFAULT_MAX_CONTEXTS,
+    DEFAULT_SETUP_MINUTES,
     DEFAULT_VERIFY_MINUTES,
     HOSTS,
     WARNING,
@@ -94,6 +95,19 @@ class _Command(click.Command):
     metavar="TIME",
     default=f"{DEFAULT_VERIFY_MINUTES}m",
     help="After this time a check has failed.",
+)
+@click.option(
+    "--setup",
+    metavar="COMMAND",
+    help="Prepares the worktree before its first context, e.g. 'uv sync'; run by a shell.",
+)
+@click.option(
+    "--setup-timeout",
+    "setup_seconds",
+    type=time_span,
+    metavar="TIME",
+    default=f"{DEFAULT_SETUP_MINUTES}m",
+    help="After this time it has failed, and the run does not start.",
 )
 @click.option("--run", help="Name of the run.  [default: from the goal]")
 @click.option(
@@ -217,7 +231,7 @@ def command(
     if choices.compare:
         _check_comparable(choices)
         say("--compare runs the job twice, on your account: it costs about twice as much")
-    opened = open_relay(name, choices, state_directory=directory)
+    opened = open_relay(name, choices, state_directory=directory, confirm=confirmed)
     opened.notes += notes
     opened.recheck = recheck
     result = _run(opened)
@@ -234,6 +248,7 @@ def command(
             replace(choices, max_contexts=1, compare=False),
             state_directory=directory,
             is_single=True,
+            confirm=confirmed,
         )
         single = _run(alone)
         facts["alone"] = single.to_json()

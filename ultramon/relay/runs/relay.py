@@ -24,6 +24,7 @@ from ultramon.relay.runs.pause import (
 from ultramon.relay.runs.result import RelayResult, Stop
 from ultramon.relay.runs.run_folder import run_lock
 from ultramon.relay.runs.run_reader import number_of
+from ultramon.relay.runs.setup import WorktreeSetup
 from ultramon.relay.runs.start import StartedContext, begin
 from ultramon.relay.runs.steps import Steps
 from ultramon.relay.runs.verification import CommandCheck
@@ -72,7 +73,7 @@ class Relay:
         self._check: CommandCheck | None = None
         choices = run.choices
         if choices.verify is not None:
-            environ = {**os.environ, "ULTRAMON_RELAY": run.name}
+            environ = {**os.environ, "ULTRAMON_RELAY": run.name, **run.workspace.variables}
             path, seconds = run.workspace.path, choices.verify_seconds
             self._check = CommandCheck(choices.verify, path, seconds, environ)
         self._briefing = Briefing(run)
@@ -89,7 +90,8 @@ class Relay:
 
         Raises:
             StateError: The store refused, or another relay works on this run.
-            WorkspaceError: git refused.
+            SetupError: The setup of the worktree failed; no context was begun.
+            WorkspaceError: git refused, or the run was cleaned.
         """
         run, choices, check = self._run, self._run.choices, self._check
         with (
@@ -97,8 +99,12 @@ class Relay:
             nullcontext() if check is None else closing(check),
             closing(run.fleet),
         ):
+            run.workspace.check()
             run.contexts.read()
+            setup = WorktreeSetup(run)
+            setup.check()
             choices.save(run.workspace.folder)
+            setup.run()
             for launcher in run.launchers:
                 launcher.prepare()
             self._steps.keep_missing()

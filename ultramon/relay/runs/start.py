@@ -17,6 +17,7 @@ from ultramon.system.clock import SYSTEM_CLOCK
 
 if TYPE_CHECKING:
     import subprocess
+    from collections.abc import Iterator
 
     from ultramon.fleet.supervise.jobs import Job
     from ultramon.relay.runs.run import Run
@@ -83,7 +84,7 @@ class StartedContext:
             prompt,
             cwd=run.workspace.path,
             session_id=record.session_id,
-            environ=self.environ,
+            environ={**self.environ, **run.workspace.variables},
             resumes=resumes,
         )
         if not resumes:
@@ -100,6 +101,17 @@ class StartedContext:
         facts = process_facts(pid)
         event = make_event(name, self.agent_id, "context_spawned", source=source, at=at, **facts)
         self.run.backend.append_events([event])
+
+
+def running_contexts(run: Run) -> Iterator[tuple[int, int]]:
+    """Yield the number and the process of each context that an earlier relay has left running."""
+    run.view.read()
+    for agent_id, context in run.view.pool.contexts.items():
+        record = run.contexts.of(agent_id)
+        if context.closed is None and record is not None:
+            pid = StartedContext(run, record, agent_id, {}).find_process()
+            if pid:
+                yield record.number, pid
 
 
 def begin(
