@@ -155,7 +155,7 @@ GIVEN = {
     "setup_seconds": ("--setup-timeout", "1m"),
 }
 """Every option that chooses something of the run, with a value that is not its default."""
-OF_A_CALL = {"run", "resume", "recheck", "state_dir", "json"}
+OF_A_CALL = {"run", "resume", "clean", "recheck", "state_dir", "json"}
 """Options that name the run, or say how this call prints."""
 
 
@@ -226,7 +226,7 @@ def test_an_interrupt_asks_for_a_hand_over(project):
     code, result, told = finish(relay)
     assert (code, result["stop"]["kind"]) == (130, "interrupted"), told
     assert counts(result) == {"assigned": 3, "verified": 1, "left": 2}
-    assert "continue: ultramon relay --resume job" in told
+    assert "next: ultramon relay --resume job · ultramon relay --clean job" in told
     code, result, _ = finish(project.resume(mode="obey"))
     assert (code, counts(result)) == (0, {"assigned": 3, "verified": 3})
     assert project.lines() == ["a", "b", "c"]
@@ -399,7 +399,8 @@ def test_on_a_terminal_one_line_is_redrawn_below_the_steps(project, monkeypatch)
     assert code == 0, screen
     shown = [line for line in screen if line]
     assert "verified: a (1 of 8)" in shown
-    assert shown[-3] == "8 assigned = 8 verified"
+    assert shown[-4] == "8 assigned = 8 verified"
+    assert shown[-1] == "next: ultramon relay --clean job"
     assert b"\r\x1b[2K" in raw
     assert not [line for line in shown if "8 of 8 done" in line]
 

@@ -21,6 +21,7 @@ from ultramon.relay.option_values import (
 )
 from ultramon.relay.prompts import RelayGoal
 from ultramon.relay.runs.run_folder import read_run_file, run_directory, write_run_file
+from ultramon.relay.workspace_record import WorkspaceRecord
 from ultramon.state.stored_plan import MAX_NAME_CHARS
 
 if TYPE_CHECKING:
@@ -144,7 +145,8 @@ class RelayChoices:
         try:
             return read_run_file(path, cls._decode)
         except FileNotFoundError:
-            raise ConfigurationError("run", run, "a relay that was begun") from None
+            gone = "; this one was removed by --clean" if is_run(state_directory, run) else ""
+            raise ConfigurationError("run", run, f"a relay that was begun{gone}") from None
 
     @classmethod
     def _decode(cls, value: dict[str, Any]) -> RelayChoices:
@@ -154,8 +156,12 @@ class RelayChoices:
 
 
 def is_run(state_directory: str, run: str) -> bool:
-    """Return whether a relay of that name was begun."""
-    return os.path.lexists(os.path.join(run_directory(state_directory, run), FILE))
+    """Return whether a relay of that name was begun, also one that was cleaned since."""
+    folder = run_directory(state_directory, run)
+    if os.path.lexists(os.path.join(folder, FILE)):
+        return True
+    record = WorkspaceRecord.load(folder)
+    return record is not None and record.is_cleaned
 
 
 def read_items(lines: Iterable[str]) -> tuple[tuple[str, ...], int]:

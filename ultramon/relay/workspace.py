@@ -148,6 +148,14 @@ class RelayWorkspace:
             self.notes.append(kept.note)
         return kept.commit
 
+    def tree(self) -> str:
+        """Return the id of the present tree, as `keep` would keep it.
+
+        Raises:
+            WorkspaceError: git refused, or took too long.
+        """
+        return write_tree(self.root, folder=self.folder, seconds=TREE_SECONDS).tree
+
     def fingerprint(self) -> str | None:
         """Return what stands for the commit and all files, ignored ones but; None outside of git.
 
@@ -405,11 +413,11 @@ def _make_ready(
         record.save(folder)
         assert record.base is not None
         return _describe_start(repository, record.base)
-    if _is_worktree(root, repository):
+    if is_worktree(root, repository.common):
         return []
     if os.path.lexists(root):
         run_git(repository.root, *QUIET, "worktree", "repair", root, seconds=QUICK_SECONDS)
-        if _is_worktree(root, repository):
+        if is_worktree(root, repository.common):
             return []
         advice = "move it away, and it is made anew from its branch"
         raise WorkspaceError(root, f"is no worktree of {repository.root} any more", advice)
@@ -474,8 +482,13 @@ def _missing_lfs(root: str, base: str) -> str | None:
     return None
 
 
-def _is_worktree(root: str, repository: _Repository) -> bool:
-    """Return whether a directory is the top of a worktree of this repository."""
+def is_worktree(root: str, common: str) -> bool:
+    """Return whether a directory is the top of a worktree of a repository.
+
+    Args:
+        root: The directory.
+        common: The directory that all worktrees of the repository share.
+    """
     # A link in its place could lead into another tree.
     if not os.path.isdir(root) or stat.S_ISLNK(os.lstat(root).st_mode):
         return False
@@ -485,7 +498,7 @@ def _is_worktree(root: str, repository: _Repository) -> bool:
         return False
     return (
         found is not None
-        and found.common == repository.common
+        and found.common == common
         and os.path.realpath(found.root) == os.path.realpath(root)
     )
 

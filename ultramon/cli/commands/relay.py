@@ -12,7 +12,7 @@ import click
 from click.core import ParameterSource
 
 from ultramon.cli.exit_codes import CommandFailed, ExitCode
-from ultramon.cli.output import confirmed, plural, print_json, say
+from ultramon.cli.output import confirmed, plural, print_json, print_result, say
 from ultramon.cli.selection import present_directory, store_options, time_span, token_count
 from ultramon.errors import ConfigurationError
 from ultramon.relay.option_values import (
@@ -174,6 +174,11 @@ class _Command(click.Command):
 @click.option("--in-place", is_flag=True, help="Work in this tree, which must be clean.")
 @click.option("--resume", metavar="RUN", help="Continue a run; options given again replace its.")
 @click.option(
+    "--clean",
+    metavar="RUN",
+    help="Remove the worktree and the files of a run, and its branch where that is merged.",
+)
+@click.option(
     "--recheck",
     is_flag=True,
     help="With --resume of a run that is done: check every item again, and do again what fails.",
@@ -190,6 +195,7 @@ def command(
     goal: str | None,
     run: str | None,
     resume: str | None,
+    clean: str | None,
     recheck: bool,
     state_dir: str | None,
     json: bool,
@@ -212,6 +218,8 @@ def command(
     from ultramon.relay.opening import free_name, open_relay
     from ultramon.system.environment import disabled, state_directory
 
+    if clean is not None:
+        return _clean(clean, os.path.abspath(state_dir or state_directory()), as_json=json)
     if disabled():
         raise CommandFailed("ULTRAMON_DISABLED is set: a relay would see nothing of its agents")
     # The local directory whatever ULTRAMON_BACKEND says: the hooks of the contexts write there.
@@ -240,8 +248,8 @@ def command(
     if not json:
         for line in result.lines(int(code)):
             click.echo(sanitize(line))
-    if result.stop is not None:
-        say(f"continue: ultramon relay --resume {name}")
+    if steps := _next_steps(opened, result):
+        say(f"next: {' · '.join(steps)}")
     if choices.compare and code != ExitCode.INTERRUPTED:
         alone = open_relay(
             f"{name}-alone",
@@ -254,6 +262,7 @@ def command(
         facts["alone"] = single.to_json()
         if not json:
             _print_comparison(result, single)
+        say(f"next: ultramon relay --clean {alone.run}")
     if json:
         print_json(facts)
     return code
@@ -274,6 +283,33 @@ def _run(opened: OpenedRelay) -> RelayResult:
     with _ended_like_interrupted(), looks, shown(backend, opened.run) as view:
         view.relay = opened.relay(view.tell, budgets=next(iter(budgets), None))
         return view.relay.run()
+
+
+def _clean(run: str, directory: str, *, as_json: bool) -> ExitCode:
+    """Remove what was made for a run; say what stays."""
+    from ultramon.relay.cleaning import clean_run
+
+    context = click.get_current_context()
+    for parameter in context.command.params:
+        name = parameter.name or ""
+        is_given = context.get_parameter_source(name) is ParameterSource.COMMANDLINE
+        if is_given and name not in ("clean", "state_dir", "json"):
+            raise click.UsageError("--clean RUN stands alone, but for --state-dir and --json")
+    cleaned = clean_run(run, state_directory=directory, tell=say)
+    print_result(cleaned.to_json(), *cleaned.lines(), as_json=as_json)
+    return ExitCode.OK
+
+
+def _next_steps(opened: OpenedRelay, result: RelayResult) -> list[str]:
+    """Return the commands that a person may want next."""
+    place, steps = opened.workspace, list[str]()
+    if not place.in_place and result.workspace.commit_count:
+        steps.append(f"git diff {place.origin or (place.base or '')[:7]}...{place.branch}")
+    if result.stop is not None or result.work.left:
+        steps.append(f"ultramon relay --resume {opened.run}")
+    if not place.in_place:
+        steps.append(f"ultramon relay --clean {opened.run}")
+    return steps
 
 
 def _check_comparable(choices: RelayChoices) -> None:

@@ -23,6 +23,7 @@ SCHEMA = 1
 MAX_FILE_BYTES = 1 << 26
 _LOCK = "relay.lock"
 _HOLDER = "holder.json"
+LOCK_FILES = (_HOLDER, _LOCK)
 
 
 def run_directory(state_directory: str, run: str) -> str:
