@@ -3,6 +3,8 @@
 import pytest
 from helpers.program import run
 
+from ultramon.hosts.registry import host_names
+
 
 @pytest.fixture
 def ultramon(tmp_path, monkeypatch):
@@ -49,4 +51,4 @@ def test_an_unknown_agent_is_refused(ultramon):
     """With the names that are allowed."""
     done = ultramon("doctor", "nobody")
     assert done.returncode != 0
-    assert "one of claude-code, codex, copilot, gemini, opencode, qwen" in done.stderr
+    assert f"one of {', '.join(host_names())}" in done.stderr

@@ -1,4 +1,4 @@
-"""opencode's database as recorded, made anew from its rows."""
+"""The database of opencode, or of a fork of it, as recorded, made anew from its rows."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ from helpers import DATA
 RECORDED = DATA / "opencode"
 
 
-def plant(path, name, *, keep_open=False):
+def plant(path, name, *, keep_open=False, recorded=RECORDED):
     """Make the database of a recorded run; return a connection that has it open, or None."""
     path.parent.mkdir(parents=True, exist_ok=True)
     database = sqlite3.connect(path)
     if not database.execute("SELECT count(*) FROM sqlite_master").fetchone()[0]:
-        database.executescript((RECORDED / "schema.sql").read_text())
+        database.executescript((recorded / "schema.sql").read_text())
     database.execute("PRAGMA foreign_keys = OFF")
-    rows = (RECORDED / f"{name}.sql").read_text().replace("INSERT INTO", "INSERT OR IGNORE INTO")
+    rows = (recorded / f"{name}.sql").read_text().replace("INSERT INTO", "INSERT OR IGNORE INTO")
     database.executescript(rows)
     if keep_open:
         return database

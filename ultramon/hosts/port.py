@@ -55,7 +55,7 @@ CLEAR = "clear"
 RESUME = "resume"
 COMPACT = "compact"
 
-_INSTALLABLE = "a host that ultramon can install into"
+_INSTALLABLE = "a host that ultramon can install into; of the others it reads transcripts only"
 
 
 class LaunchedSubagent(Record):
@@ -494,6 +494,7 @@ class Host:
         package: The package with the modules ``dialect``, ``transcripts`` and ``setup``, which hold
             `DIALECT`, `TRANSCRIPTS` and `SETUP`. Without one of the last two the host offers
             nothing of it.
+        has_hooks: Whether it calls hooks; else it has no dialect, and its files alone are read.
 
     Attributes:
         memory_field: Field of a state that holds what only this host needs: the name in camel case.
@@ -506,10 +507,11 @@ class Host:
     transcripts: Transcripts
     setup: Setup
 
-    def __init__(self, name: str, package: str) -> None:
+    def __init__(self, name: str, package: str, *, has_hooks: bool = True) -> None:
         self.name = name
         self.memory_field = member_name(name)
         self.package = package
+        self.has_hooks = has_hooks
 
     if not TYPE_CHECKING:  # a checker would take every name for an attribute
 
@@ -522,7 +524,7 @@ class Host:
                 # `importlib` would load `warnings` with every hook call.
                 found = getattr(__import__(module, fromlist=(part,)), part.upper())
             except ModuleNotFoundError as error:
-                if error.name != module or part == "dialect":
+                if error.name != module or (part == "dialect" and self.has_hooks):
                     raise
                 found = default()
             setattr(self, part, found)

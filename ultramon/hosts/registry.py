@@ -26,6 +26,8 @@ _BUILT_IN = {
     "opencode": ("ultramon.hosts.opencode.host", "OPENCODE"),
     "copilot": ("ultramon.hosts.copilot.host", "COPILOT"),
     "claude-code": ("ultramon.hosts.claude_code.host", "CLAUDE_CODE"),
+    "kilo": ("ultramon.hosts.kilo.host", "KILO"),
+    "mimo": ("ultramon.hosts.mimo.host", "MIMO"),
 }
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from string import ascii_letters, digits
 from typing import TYPE_CHECKING
 
 from ultramon.hosts.registry import find_hosts
@@ -15,6 +16,7 @@ if TYPE_CHECKING:
     from ultramon.recordings.index import Summarized
 
 _LEAST_ID_CHARS = 4
+_ID_CHARS = frozenset(f"{ascii_letters}{digits}-_.")
 
 
 def client_files(
@@ -37,11 +39,13 @@ def find_by_id(name: str, environ: Mapping[str, str]) -> list[str]:
         name: At least four characters of the id of a session or subagent.
         environ: As for `client_files`.
     """
-    if len(name) < _LEAST_ID_CHARS or not name.replace("-", "").replace("_", "").isalnum():
+    if len(name) < _LEAST_ID_CHARS or not set(name) <= _ID_CHARS:
         return []
     paths = list(client_files(environ))
     # Codex puts a date before the id, so it may stand behind a hyphen.
     found = [path for path in paths if f"-{name}" in f"-{os.path.basename(path)}"]
+    # The id of a subagent may begin with all of its session's.
+    found = [path for path in found if os.path.basename(path) == name] or found
     return found or [path for path in paths if _is_cut(path, name)]
 
 

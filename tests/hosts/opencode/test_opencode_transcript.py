@@ -335,6 +335,7 @@ def test_a_query_is_bounded_by_one_session(path):
         database.execute(queries._CHILDREN, {"id": name}).fetchall()
         database.execute(queries._ROOT, {"id": name}).fetchall()
         database.set_trace_callback(None)
+        asked = [one for one in asked if "pragma" not in one.lower()]
         plans = [database.execute(f"EXPLAIN QUERY PLAN {one}").fetchall() for one in asked]
     steps = [step[-1].decode() for plan in plans for step in plan]
     assert len(plans) == 4

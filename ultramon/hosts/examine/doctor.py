@@ -352,6 +352,9 @@ def examine(context: DoctorContext, host_name: str | None = None) -> list[Findin
         for one in broken
     ]  # fmt: skip
     of_hosts = [finding for host in hosts for finding in host.setup.examine(context)]
+    if host_name is not None and not hosts[0].has_hooks:
+        of_hosts = [ok(host_name, "transcripts only: it calls no hooks, nothing is installed")]
+    hosts = [host for host in hosts if host.has_hooks]
     if not of_hosts:
         cure = " or ".join(sorted(f"ultramon install {host.name}" for host in hosts))
         findings.append(warning("hooks", "are not installed", cure))

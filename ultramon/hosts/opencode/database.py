@@ -1,7 +1,11 @@
-"""The host's database: sessions, their messages and the parts of these.
+"""The database of opencode and its forks: sessions, their messages and the parts of these.
 
 Loaded late: SQLite would cost a hook 5 ms. Every query goes through an index and is bounded by one
 session, for databases of many gigabytes.
+
+A fork may keep the messages of a session's subagents in that session, each with the agent's name.
+Such a subagent is named ``<session>.<agent>``, and every function here that takes a session takes
+that name too.
 """
 
 from __future__ import annotations
@@ -9,12 +13,19 @@ from __future__ import annotations
 import os
 from typing import TYPE_CHECKING, Any
 
-from ultramon.hosts.transcripts.database import check_regular, opened
+from ultramon.hosts.transcripts.database import (
+    column_names,
+    opened,
+    table_names,
+    text,
+    whole_number,
+)
+from ultramon.system.ids import is_agent_id
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-MAGIC = b"SQLite format 3\0"
+OPENCODE, KILO, MIMO = "opencode", "kilo", "mimo"
 _TABLES = {"session", "message", "part", "todo", "project"}
 _ROOT = """
     WITH RECURSIVE up(id, parent_id, depth) AS (
@@ -30,6 +41,10 @@ _CHILDREN = """
         WHERE depth < 16
     ) SELECT id FROM down
 """
+_MAIN = "main"
+# Sessions that a fork has copied from other hosts, whose own files have them.
+_IMPORTS = ("external_import", "claude_import")
+_AGENT = "agent_id"
 
 
 def split(path: str) -> tuple[str, str]:
@@ -44,37 +59,72 @@ def split(path: str) -> tuple[str, str]:
     return database, session_id
 
 
-def is_of_host(path: str) -> bool:
-    """Return whether a file is a database of this host.
+def host_of(path: str) -> str | None:
+    """Return whose database a file is: `OPENCODE`, `KILO` or `MIMO`; None = of none of them.
+
+    A fork has the tables of opencode and more: a copy under another name is known by those.
 
     Raises:
         OSError: As `opened`, but for a file that is not there.
         ValueError: It is a database, and damaged.
     """
-    try:
-        check_regular(path)
-    except (FileNotFoundError, NotADirectoryError, ValueError):
-        return False
-    with open(path, "rb") as stream:
-        if stream.read(len(MAGIC)) != MAGIC:
-            return False
+    names = table_names(path)
+    if not names >= _TABLES:
+        return None
     with opened(path) as database:
-        names = database.execute("SELECT name FROM sqlite_master WHERE type = 'table'")
-        return {_text(name) for (name,) in names} >= _TABLES
+        if _AGENT in column_names(database, "message"):
+            return MIMO
+    is_kilo = os.path.basename(path).startswith(KILO)
+    return KILO if is_kilo or any(name.startswith(f"{KILO}_") for name in names) else OPENCODE
 
 
 def session_ids(path: str) -> list[str]:
     """Return all sessions of a database, the oldest first; raises as `opened`."""
     with opened(path) as database:
-        rows = database.execute("SELECT id FROM session ORDER BY time_created, id").fetchall()
-    return [_text(session_id) for (session_id,) in rows if session_id]
+        query = f"SELECT id FROM session {_not_imported(path)} ORDER BY time_created, id"
+        rows = database.execute(query).fetchall()
+        return [one for (name,) in rows if name for one in _with_agents(database, text(name))]
 
 
 def subagent_ids(path: str, session_id: str) -> list[str]:
     """Return the subagents of a session and theirs, the oldest first; raises as `opened`."""
     with opened(path) as database:
         rows = database.execute(_CHILDREN, {"id": session_id}).fetchall()
-    return sorted((_text(one) for (one,) in rows), reverse=True)  # newer ids sort lower
+        children = sorted((text(one) for (one,) in rows), reverse=True)  # newer ids sort lower
+        own = _with_agents(database, session_id)[1:]
+        return own + [one for name in children for one in _with_agents(database, name)]
+
+
+def _not_imported(path: str) -> str:
+    found = sorted(table_names(path).intersection(_IMPORTS))
+    conditions = (f"id NOT IN (SELECT session_id FROM {name})" for name in found)
+    return f"WHERE {' AND '.join(conditions)}" if found else ""
+
+
+def _with_agents(database: Any, session_id: str) -> list[str]:
+    """Return a session, and the subagents whose messages are kept in it."""
+    if not has_agents(database) or "." in session_id:
+        return [session_id]
+    query = f"SELECT DISTINCT {_AGENT} FROM message WHERE session_id = ? ORDER BY {_AGENT}"
+    rows = database.execute(query, (session_id,)).fetchall()
+    others = (text(name) for (name,) in rows if text(name) not in (_MAIN, session_id))
+    return [session_id, *(f"{session_id}.{name}" for name in others if is_agent_id(name))]
+
+
+def has_agents(database: Any) -> bool:
+    """Return whether messages name their agent: then those of subagents lie in the session."""
+    return _AGENT in column_names(database, "message")
+
+
+def _own(database: Any, name: str) -> tuple[str, tuple[str, ...]]:
+    """Return the condition by which the messages of one agent are found, and its values."""
+    if not has_agents(database):
+        return "session_id = ?", (name,)
+    session_id, _, agent = name.partition(".")
+    # A session that another one has launched keeps its own messages under its id.
+    return f"session_id = ? AND {_AGENT} IN (?, ?)", (
+        session_id, agent or _MAIN, agent or session_id
+    )  # fmt: skip
 
 
 def size_and_change(path: str, session_id: str) -> tuple[int, int] | None:
@@ -82,28 +132,32 @@ def size_and_change(path: str, session_id: str) -> tuple[int, int] | None:
 
     Milliseconds; raises as `opened`.
     """
+    session, _, agent = session_id.partition(".")
     with opened(path) as database:
-        if not database.execute("SELECT 1 FROM session WHERE id = ?", (session_id,)).fetchone():
+        if not database.execute("SELECT 1 FROM session WHERE id = ?", (session,)).fetchone():
             return None
-        query = "SELECT count(*), max(time_updated) FROM message WHERE session_id = ?"
-        count, changed_ms = database.execute(query, (session_id,)).fetchone()
-    return count, _milliseconds(changed_ms) or 0
+        condition, values = _own(database, session_id)
+        query = f"SELECT count(*), max(time_updated) FROM message WHERE {condition}"
+        count, changed_ms = database.execute(query, values).fetchone()
+    return None if agent and not count else (count, whole_number(changed_ms) or 0)
 
 
 def newest_messages(database: Any, session_id: str, count: int) -> Iterator[tuple[str, bytes]]:
     """Yield the last messages of a session, the newest first: id and JSON."""
-    query = "SELECT id, data FROM message WHERE session_id = ? "
+    condition, values = _own(database, session_id)
+    query = f"SELECT id, data FROM message WHERE {condition} "
     query += "ORDER BY time_created DESC, id DESC LIMIT ?"
-    for message_id, data in database.execute(query, (session_id, count)):
-        yield _text(message_id), _json(data)
+    for message_id, data in database.execute(query, (*values, count)):
+        yield text(message_id), _json(data)
 
 
 def newest_message_ids(database: Any, session_id: str, count: int) -> list[str]:
     """Return the ids of the last messages of a session, the oldest first."""
-    query = "SELECT id FROM message WHERE session_id = ? "
+    condition, values = _own(database, session_id)
+    query = f"SELECT id FROM message WHERE {condition} "
     query += "ORDER BY time_created DESC, id DESC LIMIT ?"
-    rows = database.execute(query, (session_id, count)).fetchall()
-    return [_text(message_id) for (message_id,) in reversed(rows)]
+    rows = database.execute(query, (*values, count)).fetchall()
+    return [text(message_id) for (message_id,) in reversed(rows)]
 
 
 def message(database: Any, message_id: str) -> bytes:
@@ -126,17 +180,24 @@ def session_lines(path: str, session_id: str) -> Iterator[bytes]:
     Raises:
         OSError, ValueError: As `opened`, with the first line.
     """
+    host = host_of(path)
+    session = session_id.partition(".")[0]
     with opened(path) as database:
-        query = "SELECT directory, version, model, time_created FROM session WHERE id = ?"
-        found = database.execute(query, (session_id,)).fetchone()
+        # A fork may say the model only with each message.
+        model = "model" if "model" in column_names(database, "session") else "NULL"
+        query = f"SELECT directory, version, {model}, time_created FROM session WHERE id = ?"
+        found = database.execute(query, (session,)).fetchone()
         if found is None:
             return
-        directory, version, model, created_ms = found
-        (root_id,) = database.execute(_ROOT, {"id": session_id}).fetchone()
-        yield _line("session", session_id, _session(root_id, directory, version, model, created_ms))
-        query = "SELECT id, data FROM message WHERE session_id = ? ORDER BY time_created, id"
-        for message_id, data in database.execute(query, (session_id,)):
-            name = _text(message_id)
+        (root_id,) = database.execute(_ROOT, {"id": session}).fetchone()
+        data = _session(root_id, *found)
+        yield b'{"opencode":"session","host":"%b","id":"%b","data":%b}\n' % (
+            (host or "").encode(), session_id.encode(), data
+        )  # fmt: skip
+        condition, values = _own(database, session_id)
+        query = f"SELECT id, data FROM message WHERE {condition} ORDER BY time_created, id"
+        for message_id, data in database.execute(query, values):
+            name = text(message_id)
             yield _line("message", name, _json(data))
             for part in parts_of(database, name):
                 yield _line("part", name, part)
@@ -147,27 +208,17 @@ def _session(root_id: bytes, directory: bytes | None, version: bytes | None,
     from ultramon.system import compact_json
 
     told = {
-        "root": _text(root_id),
-        "directory": _text(directory),
-        "version": _text(version),
-        "model": None if model is None else _text(model),
-        "created": _milliseconds(created_ms),
+        "root": text(root_id),
+        "directory": text(directory),
+        "version": text(version),
+        "model": None if model is None else text(model),
+        "created": whole_number(created_ms),
     }
     return compact_json.dumps(told).encode()
 
 
-def _text(value: bytes | None) -> str:
-    """Return a text of the database, where the client keeps none but a damaged file may."""
-    return "" if value is None else value.decode("utf-8", "replace")
-
-
 def _json(value: bytes | None) -> bytes:
     return b"null" if value is None else value
-
-
-def _milliseconds(value: object) -> int | None:
-    """Return a time of the database; None = it is none, as SQLite keeps anything in a column."""
-    return value if isinstance(value, int) else None
 
 
 def _line(kind: str, name: str, data: bytes) -> bytes:
@@ -185,5 +236,5 @@ def sessions_since(path: str, since: float) -> dict[str, float]:
     # By the key: newer ids sort lower, and the table has no index of times.
     query = "SELECT id, time_created FROM session WHERE parent_id IS NULL ORDER BY id LIMIT 100"
     with opened(path) as database:
-        found = {_text(name): _milliseconds(at) for name, at in database.execute(query)}
+        found = {text(name): whole_number(at) for name, at in database.execute(query)}
     return {name: at / 1000 for name, at in found.items() if at is not None and at / 1000 > since}

@@ -67,7 +67,7 @@ class OpencodeDialect(Dialect):
         event.subagent_type = text_in(payload, "title").partition(_SUFFIX)[0]
         event.cwd, event.model = checked_text(payload, "cwd"), checked_text(payload, "model")
         event.call_id = checked_text(payload, "callID")
-        database = configuration.database_path(environ)
+        database = configuration.OPENCODE.database_path(environ)
         if database is not None:
             event.transcript_path = os.path.join(database, session_id)
         event.reading = reading_of(_messages_in(payload))

@@ -8,6 +8,8 @@ from __future__ import annotations
 
 from ultramon.hosts.opencode.reader import (
     ABORTED,
+    CHECKPOINT,
+    created_at,
     ended_at,
     error_of,
     is_summary,
@@ -38,11 +40,11 @@ def reading_of(messages: Iterable[tuple[str, JsonObject]]) -> LastReading:
     reading = LastReading()
     reading.is_current = True
     for name, info in messages:
+        if is_summary(info) or info.get(CHECKPOINT):
+            reading.compaction_id, reading.compacted_at = name, ended_at(info) or created_at(info)
+            break
         if info.get("role") != "assistant":
             continue
-        if is_summary(info):
-            reading.compaction_id, reading.compacted_at = name, ended_at(info)
-            break
         if info.get("summary") is True:
             continue
         report, error = _report_or_none(info, name), error_of(info)
@@ -95,7 +97,7 @@ def read_last_replies(path: str, *, is_subagent: bool) -> list[tuple[Report, lis
     found: list[tuple[Report, list[str]]] = []
     with opened(file) as database:
         for name, info in _messages(database, session_id):
-            if is_summary(info) or len(found) == 2:
+            if is_summary(info) or info.get(CHECKPOINT) or len(found) == 2:
                 break
             report = None if info.get("summary") is True else _report_or_none(info, name)
             if report is not None:
@@ -149,13 +151,18 @@ def read_session_end(path: str) -> SessionEnd | None:
 
 
 def _messages(database: Any, session_id: str) -> Iterator[tuple[str, JsonObject]]:
-    from ultramon.hosts.opencode.database import newest_messages
+    from ultramon.hosts.opencode.database import has_agents, newest_messages, parts_of
 
+    has_checkpoints = has_agents(database)
     for name, data in newest_messages(database, session_id, _MAX_MESSAGES):
-        yield name, _decoded(data)
+        info = _decoded(data)
+        if has_checkpoints and info.get("role") == "user":
+            kinds = {_decoded(part).get("type") for part in parts_of(database, name)}
+            info[CHECKPOINT] = CHECKPOINT in kinds
+        yield name, info
 
 
-def _decoded(data: bytes) -> JsonObject:
+def _decoded(data: bytes) -> dict[str, Any]:
     try:
         return decode_object(data)
     except ValueError:

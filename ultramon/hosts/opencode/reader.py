@@ -41,7 +41,9 @@ ABORTED = "MessageAbortedError"
 TASK = "task"
 """The tool that launches a subagent."""
 _KIND = "opencode"
-_FIRST = b'{"opencode":"session"'
+_MARK = b'"opencode"'
+CHECKPOINT = "checkpoint"
+"""The part of a message with which a fork begins a window anew from its notes."""
 _RESULT = "task_result"
 
 
@@ -57,9 +59,16 @@ def read_transcript(lines: Iterable[bytes]) -> Iterator[Record]:
     return read_lines(lines, _LineReader().read, lambda line: False)
 
 
-def looks_like_transcript(head: bytes) -> bool:
-    """Tell whether lines that begin with `head` are those of a session of opencode."""
-    return head.startswith(_FIRST) or has_line(head, lambda entry: entry.get(_KIND) == "session")
+def looks_like_transcript(head: bytes, host: str = _KIND) -> bool:
+    """Tell whether lines that begin with `head` are those of a session of opencode, or a fork.
+
+    Args:
+        head: The first bytes of a file.
+        host: Which of them.
+    """
+    return _MARK in head and has_line(
+        head, lambda entry: entry.get(_KIND) == "session" and entry.get("host", _KIND) == host
+    )
 
 
 def identify(lines: Iterable[bytes]) -> TranscriptIdentity | None:
@@ -71,7 +80,7 @@ def identify(lines: Iterable[bytes]) -> TranscriptIdentity | None:
             continue
         return TranscriptIdentity(
             root,
-            None if name == root else name,
+            None if name == root else name.removeprefix(f"{root}."),
             _model_in(text_or_none(data.get("model"))),
             text_or_none(data.get("directory")),
             began_at=seconds(data.get("created")),
@@ -97,6 +106,11 @@ def ended_at(info: JsonObject) -> float | None:
     return seconds(object_in(info, "time").get("completed"))
 
 
+def created_at(info: JsonObject) -> float | None:
+    """Return when a message began, epoch seconds; None where it does not say."""
+    return seconds(object_in(info, "time").get("created"))
+
+
 def report_of(info: JsonObject, message_id: str) -> Report | None:
     """Return what the provider counted for a reply; None while it is not known.
 
@@ -116,7 +130,7 @@ def report_of(info: JsonObject, message_id: str) -> Report | None:
         cache_read_tokens=token_count(cache, "read"),
         cache_creation_tokens=token_count(cache, "write"),
         output_tokens=token_count(tokens, "output") + reasoning,
-        at=ended_at(info) or seconds(object_in(info, "time").get("created")),
+        at=ended_at(info) or created_at(info),
         # Without a price the host counts 0.
         cost_usd=float(cost) if isinstance(cost, int | float) and cost > 0 else None,
         # Of some providers the output has it, and the host counts 0.
@@ -193,11 +207,13 @@ class _LineReader:
         return found
 
     def _read_part(self, part: JsonObject) -> Iterable[Record]:
-        kind, at = part.get("type"), seconds(object_in(self._info, "time").get("created"))
+        kind, at = part.get("type"), created_at(self._info)
         if kind == "compaction":
             self._trigger = "auto" if part.get("auto") else "manual"
             if part.get("overflow"):
                 yield Overflow(at)
+        elif kind == CHECKPOINT:
+            yield Boundary("auto", None, at)
         elif kind in ("text", "reasoning") and (text := text_of(part, ("text",))):
             is_reply = self._info.get("role") == "assistant"
             source = "user"

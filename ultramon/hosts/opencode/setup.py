@@ -16,7 +16,8 @@ from ultramon.hosts.install.hook_settings import HookSettings
 from ultramon.hosts.install.installation import Installation
 from ultramon.hosts.install.plans import SetupRequest
 from ultramon.hosts.installed_choices import choices_path
-from ultramon.hosts.opencode.configuration import CONFIG_VARIABLE, config_directory, database_path
+from ultramon.hosts.opencode import configuration
+from ultramon.hosts.opencode.configuration import CONFIG_VARIABLE, config_directory
 from ultramon.hosts.opencode.host import OPENCODE
 from ultramon.hosts.opencode.plugin_file import FILE_NAME, PluginFile
 from ultramon.hosts.user_hooks import UserHooks, folder_of, user_file
@@ -68,7 +69,7 @@ class OpencodeSetup(UserHooks):
         """Return the sessions that began since a time, by one query."""
         from ultramon.hosts.opencode.database import sessions_since
 
-        path = database_path(os.environ)
+        path = configuration.OPENCODE.database_path(os.environ)
         with suppress(OSError, ValueError):
             return {} if path is None else sessions_since(path, since)
         return {}

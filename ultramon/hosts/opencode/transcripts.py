@@ -1,15 +1,15 @@
-"""The sessions of opencode: in which database they are, and what it says of them.
+"""The sessions of opencode and its forks: in which database they are, and what it says of them.
 
 Standard library only: every hook call loads it. A transcript is named ``<database>/<session>``.
 """
 
 from __future__ import annotations
 
-import errno
 import os
 
 from ultramon.hosts.opencode import configuration, last_reading, reader
 from ultramon.hosts.port import Transcripts
+from ultramon.hosts.transcripts.stored import sessions_of
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -21,7 +21,14 @@ if TYPE_CHECKING:
 
 
 class OpencodeTranscripts(Transcripts):
-    """Databases as version 1.18.33 writes them."""
+    """Databases as version 1.18.33 writes them.
+
+    Args:
+        store: Where the host keeps them.
+    """
+
+    def __init__(self, store: configuration.Store = configuration.OPENCODE) -> None:
+        self._store = store
 
     def transcript_path(
         self, event: HookEvent, subagent_id: str | None, session_id: str
@@ -34,7 +41,7 @@ class OpencodeTranscripts(Transcripts):
 
     def find_transcript(self, environ: Mapping[str, str], agent_id: str) -> str | None:
         """Return the name of a session in the database that the environment means."""
-        database = configuration.database_path(environ)
+        database = self._store.database_path(environ)
         return None if database is None else os.path.join(database, agent_id)
 
     def read_session_end(self, path: str, environ: Mapping[str, str]) -> SessionEnd | None:
@@ -44,22 +51,25 @@ class OpencodeTranscripts(Transcripts):
     read_last_reading = staticmethod(last_reading.read_last_reading)
     read_last_replies = staticmethod(last_reading.read_last_replies)
     new_requests = staticmethod(last_reading.read_new_requests)
-    looks_like_transcript = staticmethod(reader.looks_like_transcript)
     identify = staticmethod(reader.identify)
     read_transcript = staticmethod(reader.read_transcript)
 
+    def looks_like_transcript(self, head: bytes) -> bool:
+        """Return whether lines are those of a session of this host."""
+        return reader.looks_like_transcript(head, self._store.host)
+
     def transcripts_in(self, path: str) -> list[str] | None:
         """Return the sessions of a database, those of subagents included."""
-        from ultramon.hosts.opencode.database import is_of_host, session_ids
+        from ultramon.hosts.opencode.database import host_of, session_ids
 
-        if not is_of_host(path):
+        if host_of(path) != self._store.host:
             return None
         return [os.path.join(path, session_id) for session_id in session_ids(path)]
 
     def find_stored(self, path: str) -> StoredTranscript | None:
         """Return a session of a database."""
         from ultramon.hosts.opencode.database import (
-            is_of_host,
+            host_of,
             session_lines,
             size_and_change,
             split,
@@ -67,7 +77,7 @@ class OpencodeTranscripts(Transcripts):
         from ultramon.hosts.transcripts.stored import StoredTranscript
 
         file, session_id = split(path)
-        if not is_of_host(file):
+        if host_of(file) != self._store.host:
             return None
         found = size_and_change(file, session_id)
         if found is None:
@@ -94,38 +104,23 @@ class OpencodeTranscripts(Transcripts):
     ) -> Iterator[str]:
         """Yield the sessions of every database in the host's folder, as builds of it have own ones.
 
-        Sessions of versions before 1.2, which were files, are not read.
+        Sessions of versions that kept them as files are not read.
         """
-        from ultramon.hosts.opencode.database import is_of_host, session_ids
-
-        folder = configuration.data_directory(environ)
+        folder = self._store.data_directory(environ)
         try:
             names = sorted(os.listdir(folder))
         except OSError as error:
             names = []
             if on_error is not None and not isinstance(error, FileNotFoundError):
                 on_error(error)
-        paths = [os.path.join(folder, name) for name in names if _is_database(name)]
-        chosen = configuration.database_path(environ)
+        paths = [os.path.join(folder, name) for name in names if self._is_database(name)]
+        chosen = self._store.database_path(environ)
         if chosen is not None and chosen not in paths and os.path.isfile(chosen):
             paths.append(chosen)
-        for path in paths:
-            try:
-                found = session_ids(path) if is_of_host(path) else []
-            except (OSError, ValueError) as error:
-                found = []
-                if on_error is not None:
-                    on_error(_as_os_error(error, path))
-            for session_id in found:
-                yield os.path.join(path, session_id)
+        yield from sessions_of(paths, self.transcripts_in, self._store.host, on_error)
+
+    def _is_database(self, name: str) -> bool:
+        return name.startswith(self._store.folder) and name.endswith(".db")
 
 
 TRANSCRIPTS = OpencodeTranscripts()
-
-
-def _as_os_error(error: OSError | ValueError, path: str) -> OSError:
-    return error if isinstance(error, OSError) else OSError(errno.EIO, str(error), path)
-
-
-def _is_database(name: str) -> bool:
-    return name.startswith("opencode") and name.endswith(".db")

@@ -8,7 +8,8 @@ from __future__ import annotations
 import errno
 import os
 import stat
-from contextlib import closing, contextmanager
+from contextlib import closing, contextmanager, suppress
+from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 from urllib.parse import quote
 
@@ -16,6 +17,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
 _BUSY_SECONDS = 0.2
+_MAGIC = b"SQLite format 3\0"
+_MAX_REMEMBERED = 256
 
 
 @contextmanager
@@ -54,3 +57,49 @@ def check_regular(path: str) -> None:
     """Refuse what would block: a pipe waits for a writer."""
     if not stat.S_ISREG(os.stat(path).st_mode):
         raise ValueError(f"{path} is not a regular file")
+
+
+def table_names(path: str) -> frozenset[str]:
+    """Return the tables of a database; empty where a file is none, or not there.
+
+    Raises:
+        OSError: As `opened`, but for a file that is not there.
+        ValueError: It is a database, and damaged.
+    """
+    stamps = []
+    for file in (path, f"{os.path.realpath(path)}-wal"):
+        with suppress(FileNotFoundError, NotADirectoryError):
+            found = os.stat(file)
+            stamps.append((found.st_ino, found.st_size, found.st_mtime_ns))
+    return _table_names(path, tuple(stamps))
+
+
+# Each host with a database asks for each of its transcripts whose file it is.
+@lru_cache(_MAX_REMEMBERED)
+def _table_names(path: str, stamps: tuple[object, ...]) -> frozenset[str]:
+    try:
+        check_regular(path)
+    except (FileNotFoundError, NotADirectoryError, ValueError):
+        return frozenset()
+    with open(path, "rb") as stream:
+        if stream.read(len(_MAGIC)) != _MAGIC:
+            return frozenset()
+    with opened(path) as database:
+        names = database.execute("SELECT name FROM sqlite_master WHERE type = 'table'")
+        return frozenset(text(name) for (name,) in names)
+
+
+def column_names(database: Any, table: str) -> set[str]:
+    """Return the columns of a table; empty where there is none of that name."""
+    rows = database.execute("SELECT name FROM pragma_table_info(?)", (table,))
+    return {text(name) for (name,) in rows}
+
+
+def text(value: object) -> str:
+    """Return a text of a database, which a damaged file may keep as anything."""
+    return value.decode("utf-8", "replace") if isinstance(value, bytes) else ""
+
+
+def whole_number(value: object) -> int | None:
+    """Return a number of a database; None = it is none, as SQLite keeps anything in a column."""
+    return value if isinstance(value, int) else None

@@ -1,0 +1,1 @@
+"""Kilo, a fork of opencode: its files alone are read."""

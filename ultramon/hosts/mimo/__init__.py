@@ -1,0 +1,1 @@
+"""MiMo Code, a fork of opencode: its files alone are read."""
