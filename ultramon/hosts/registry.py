@@ -27,6 +27,7 @@ _BUILT_IN = {
     "copilot": ("ultramon.hosts.copilot.host", "COPILOT"),
     "claude-code": ("ultramon.hosts.claude_code.host", "CLAUDE_CODE"),
     "kilo": ("ultramon.hosts.kilo.host", "KILO"),
+    "kimi": ("ultramon.hosts.kimi.host", "KIMI"),
     "mimo": ("ultramon.hosts.mimo.host", "MIMO"),
 }
 

@@ -46,7 +46,16 @@ def find_by_id(name: str, environ: Mapping[str, str]) -> list[str]:
     found = [path for path in paths if f"-{name}" in f"-{os.path.basename(path)}"]
     # The id of a subagent may begin with all of its session's.
     found = [path for path in found if os.path.basename(path) == name] or found
-    return found or [path for path in paths if _is_cut(path, name)]
+    return found or _in_folders(paths, name) or [path for path in paths if _is_cut(path, name)]
+
+
+def _in_folders(paths: list[str], name: str) -> list[str]:
+    """Return the transcripts of a host that names the folder of a session, and all files alike."""
+    found = [path for path in paths if f"{os.sep}{name}" in path]
+    ids = {path: one.id for one in find_recordings(found).recordings for path in one.paths}
+    found = [path for path in found if ids.get(path, "").startswith(name)]
+    # A session's own comes with its subagents.
+    return [path for path in found if "." not in ids[path]] or found
 
 
 def _is_cut(path: str, name: str) -> bool:
