@@ -47,18 +47,6 @@ _IMPORTS = ("external_import", "claude_import")
 _AGENT = "agent_id"
 
 
-def split(path: str) -> tuple[str, str]:
-    """Return the database and the session of a transcript's name.
-
-    Raises:
-        ValueError: It names none.
-    """
-    database, session_id = os.path.split(path)
-    if not database or not session_id:
-        raise ValueError(f"{path} names no session in a database")
-    return database, session_id
-
-
 def host_of(path: str) -> str | None:
     """Return whose database a file is: `OPENCODE`, `KILO` or `MIMO`; None = of none of them.
 

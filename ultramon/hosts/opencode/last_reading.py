@@ -18,6 +18,7 @@ from ultramon.hosts.opencode.reader import (
 )
 from ultramon.hosts.transcripts.jsonl import decode_object, object_in, text_of
 from ultramon.hosts.transcripts.records import LastReading, SessionEnd
+from ultramon.hosts.transcripts.session_databases import split
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -71,7 +72,7 @@ def read_last_reading(path: str, *, is_subagent: bool, call_id: str | None = Non
         OSError: The database cannot be opened or read.
         ValueError: It is none, or of an unknown version.
     """
-    from ultramon.hosts.opencode.database import parts_of, split
+    from ultramon.hosts.opencode.database import parts_of
     from ultramon.hosts.transcripts.database import opened
 
     file, session_id = split(path)
@@ -90,7 +91,6 @@ def read_last_replies(path: str, *, is_subagent: bool) -> list[tuple[Report, lis
 
     Without their calls: the plugin reports the end of all of a reply's calls at once.
     """
-    from ultramon.hosts.opencode.database import split
     from ultramon.hosts.transcripts.database import opened
 
     file, session_id = split(path)
@@ -109,7 +109,7 @@ def read_new_requests(
     path: str, counted: Collection[str], most: int
 ) -> list[tuple[str, Report | Billed]]:
     """Return what requests of a session cost; see `Transcripts.new_requests`."""
-    from ultramon.hosts.opencode.database import message, newest_message_ids, split
+    from ultramon.hosts.opencode.database import message, newest_message_ids
     from ultramon.hosts.transcripts.database import opened
 
     file, session_id = split(path)
@@ -134,7 +134,6 @@ def read_session_end(path: str) -> SessionEnd | None:
         OSError: As `read_last_reading`.
         ValueError: As `read_last_reading`.
     """
-    from ultramon.hosts.opencode.database import split
     from ultramon.hosts.transcripts.database import opened
 
     file, session_id = split(path)

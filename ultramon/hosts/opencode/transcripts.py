@@ -8,8 +8,7 @@ from __future__ import annotations
 import os
 
 from ultramon.hosts.opencode import configuration, last_reading, reader
-from ultramon.hosts.port import Transcripts
-from ultramon.hosts.transcripts.stored import sessions_of
+from ultramon.hosts.transcripts.session_databases import DatabaseTranscripts
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -17,10 +16,10 @@ if TYPE_CHECKING:
 
     from ultramon.hosts.port import HookEvent
     from ultramon.hosts.transcripts.records import SessionEnd
-    from ultramon.hosts.transcripts.stored import StoredTranscript
+    from ultramon.hosts.transcripts.session_databases import Queries
 
 
-class OpencodeTranscripts(Transcripts):
+class OpencodeTranscripts(DatabaseTranscripts):
     """Databases as version 1.18.33 writes them.
 
     Args:
@@ -29,6 +28,7 @@ class OpencodeTranscripts(Transcripts):
 
     def __init__(self, store: configuration.Store = configuration.OPENCODE) -> None:
         self._store = store
+        self.host = store.host
 
     def transcript_path(
         self, event: HookEvent, subagent_id: str | None, session_id: str
@@ -56,53 +56,19 @@ class OpencodeTranscripts(Transcripts):
 
     def looks_like_transcript(self, head: bytes) -> bool:
         """Return whether lines are those of a session of this host."""
-        return reader.looks_like_transcript(head, self._store.host)
+        return reader.looks_like_transcript(head, self.host)
 
-    def transcripts_in(self, path: str) -> list[str] | None:
-        """Return the sessions of a database, those of subagents included."""
-        from ultramon.hosts.opencode.database import host_of, session_ids
+    @property
+    def queries(self) -> Queries:
+        """What is asked of a database."""
+        from ultramon.hosts.opencode import database
 
-        if host_of(path) != self._store.host:
-            return None
-        return [os.path.join(path, session_id) for session_id in session_ids(path)]
+        return database
 
-    def find_stored(self, path: str) -> StoredTranscript | None:
-        """Return a session of a database."""
-        from ultramon.hosts.opencode.database import (
-            host_of,
-            session_lines,
-            size_and_change,
-            split,
-        )
-        from ultramon.hosts.transcripts.stored import StoredTranscript
-
-        file, session_id = split(path)
-        if host_of(file) != self._store.host:
-            return None
-        found = size_and_change(file, session_id)
-        if found is None:
-            return None
-        return StoredTranscript(session_lines(file, session_id), *found)
-
-    def subagent_transcripts(self, path: str) -> Iterator[str]:
-        """Yield the sessions that a session, or a subagent of it, has launched."""
-        from ultramon.hosts.opencode.database import split, subagent_ids
-        from ultramon.hosts.transcripts.stored import file_of
-
-        if file_of(path) is None:
-            return
-        file, session_id = split(path)
-        try:
-            found = subagent_ids(file, session_id)
-        except ValueError:
-            return
-        for subagent_id in found:
-            yield os.path.join(file, subagent_id)
-
-    def transcript_files(
-        self, environ: Mapping[str, str], on_error: Callable[[OSError], None] | None = None
+    def databases(
+        self, environ: Mapping[str, str], on_error: Callable[[OSError], None] | None
     ) -> Iterator[str]:
-        """Yield the sessions of every database in the host's folder, as builds of it have own ones.
+        """Yield every database in the host's folder, as builds of it have own ones.
 
         Sessions of versions that kept them as files are not read.
         """
@@ -117,7 +83,7 @@ class OpencodeTranscripts(Transcripts):
         chosen = self._store.database_path(environ)
         if chosen is not None and chosen not in paths and os.path.isfile(chosen):
             paths.append(chosen)
-        yield from sessions_of(paths, self.transcripts_in, self._store.host, on_error)
+        yield from paths
 
     def _is_database(self, name: str) -> bool:
         return name.startswith(self._store.folder) and name.endswith(".db")

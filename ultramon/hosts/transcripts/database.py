@@ -19,6 +19,8 @@ if TYPE_CHECKING:
 _BUSY_SECONDS = 0.2
 _MAGIC = b"SQLite format 3\0"
 _MAX_REMEMBERED = 256
+_LEAST_MILLISECONDS = 10_000_000_000
+"""As Goose tells the two apart: the year 2286 in seconds."""
 
 
 @contextmanager
@@ -103,3 +105,10 @@ def text(value: object) -> str:
 def whole_number(value: object) -> int | None:
     """Return a number of a database; None = it is none, as SQLite keeps anything in a column."""
     return value if isinstance(value, int) else None
+
+
+def seconds(value: object) -> float | None:
+    """Return a time of a database, in seconds or milliseconds since 1970; None = it is none."""
+    if not isinstance(value, int | float) or not 0 < value < 1 << 53:
+        return None
+    return value / 1000 if value > _LEAST_MILLISECONDS else float(value)

@@ -186,19 +186,24 @@ def last_reading_of(
         OSError: As `open_transcript`.
         ValueError: As `open_transcript`.
     """
-    reading = LastReading()
-    reading.is_current = True
     fd, _ = open_transcript(path)
     with open(fd, "rb") as stream:
-        for record in read_transcript(bounded_lines(stream)):
-            if isinstance(record, Report):
-                reading.report, reading.error = record, None
-            elif isinstance(record, Boundary):
-                reading.report = reading.error = None
-            elif isinstance(record, Overflow):
-                reading.error, reading.stopped_at = OVERFLOW, record.at
-            elif isinstance(record, Window):
-                reading.window_tokens = record.tokens
+        return last_reading_in(read_transcript(bounded_lines(stream)))
+
+
+def last_reading_in(records: Iterable[Record]) -> LastReading:
+    """Return what the last records of a transcript say."""
+    reading = LastReading()
+    reading.is_current = True
+    for record in records:
+        if isinstance(record, Report):
+            reading.report, reading.error = record, None
+        elif isinstance(record, Boundary):
+            reading.report = reading.error = None
+        elif isinstance(record, Overflow):
+            reading.error, reading.stopped_at = OVERFLOW, record.at
+        elif isinstance(record, Window):
+            reading.window_tokens = record.tokens
     return reading
 
 

@@ -6,13 +6,12 @@ library only.
 
 from __future__ import annotations
 
-import errno
 import io
 import os
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator
+    from collections.abc import Iterator
 
     from _typeshed import WriteableBuffer
 
@@ -66,32 +65,3 @@ def file_of(path: str) -> str | None:
     """Return the file that holds a transcript among others; None = the transcript is the file."""
     file = os.path.dirname(path)
     return file if os.path.isfile(file) else None
-
-
-def sessions_of(
-    paths: Iterable[str],
-    transcripts_in: Callable[[str], list[str] | None],
-    host: str,
-    on_error: Callable[[OSError], None] | None,
-) -> Iterator[str]:
-    """Yield the transcripts in files that lie where a host keeps them.
-
-    Args:
-        paths: The files.
-        transcripts_in: As `ultramon.hosts.port.Transcripts.transcripts_in`.
-        host: Its name.
-        on_error: Called for each file that cannot be read, or that the host's reader does not know.
-    """
-    for path in paths:
-        problem: OSError | ValueError
-        try:
-            found = transcripts_in(path)
-        except (OSError, ValueError) as error:
-            found, problem = None, error
-        else:
-            problem = ValueError(f"its format is no known one of {host}: nothing was read")
-        if found is None and on_error is not None:
-            if not isinstance(problem, OSError):
-                problem = OSError(errno.EIO, str(problem), path)
-            on_error(problem)
-        yield from found or ()

@@ -1,0 +1,8 @@
+BEGIN;
+INSERT INTO sessions (id,name,working_dir,created_at,updated_at,total_tokens,input_tokens,output_tokens,accumulated_total_tokens,accumulated_input_tokens,accumulated_output_tokens,provider_name,model_config_json) VALUES ('20261120_1','Old','/home/user/project','2026-11-20 10:00:00','2026-11-20 10:05:00',40200,40000,200,100700,100000,700,'openai','{"model_name": "gpt-5"}');
+INSERT INTO sessions (id,name,working_dir,created_at,updated_at,total_tokens,input_tokens,output_tokens,provider_name,model_config_json) VALUES ('20261120_2','Older','/home/user/project','2026-11-20 11:00:00','2026-11-20 11:05:00',5100,5000,100,'openai','{"model_name": "gpt-5"}');
+INSERT INTO messages (message_id,session_id,role,content_json,created_timestamp,metadata_json) VALUES ('m20261120_1','20261120_1','user','[{"type": "text", "text": "Hello."}]',1795168800,'{"userVisible": true, "agentVisible": true}');
+INSERT INTO messages (message_id,session_id,role,content_json,created_timestamp,metadata_json) VALUES ('n20261120_1','20261120_1','assistant','[{"type": "text", "text": "Hello to you."}]',1795168802,'{"userVisible": true, "agentVisible": true}');
+INSERT INTO messages (message_id,session_id,role,content_json,created_timestamp,metadata_json) VALUES ('m20261120_2','20261120_2','user','[{"type": "text", "text": "Hello."}]',1795168800,'{"userVisible": true, "agentVisible": true}');
+INSERT INTO messages (message_id,session_id,role,content_json,created_timestamp,metadata_json) VALUES ('n20261120_2','20261120_2','assistant','[{"type": "text", "text": "Hello to you."}]',1795168802,'{"userVisible": true, "agentVisible": true}');
+COMMIT;

@@ -1,0 +1,1 @@
+"""Goose: its files alone are read."""
