@@ -9,7 +9,14 @@ from ultramon.hosts.port import Dialect, Host, Setup
 from ultramon.hosts.registry import find_hosts
 
 _MOVED = dict.fromkeys(
-    ("XDG_DATA_HOME", "MIMOCODE_HOME", "KIMI_SHARE_DIR", "KIMI_CODE_HOME", "GOOSE_PATH_ROOT"),
+    (
+        "XDG_DATA_HOME",
+        "MIMOCODE_HOME",
+        "KIMI_SHARE_DIR",
+        "KIMI_CODE_HOME",
+        "GOOSE_PATH_ROOT",
+        "CRUSH_GLOBAL_DATA",
+    ),
     "/nowhere",
 )
 HOSTS = [host for host in find_hosts().usable if not host.has_hooks]

@@ -26,6 +26,7 @@ _BUILT_IN = {
     "opencode": ("ultramon.hosts.opencode.host", "OPENCODE"),
     "copilot": ("ultramon.hosts.copilot.host", "COPILOT"),
     "claude-code": ("ultramon.hosts.claude_code.host", "CLAUDE_CODE"),
+    "crush": ("ultramon.hosts.crush.host", "CRUSH"),
     "goose": ("ultramon.hosts.goose.host", "GOOSE"),
     "kilo": ("ultramon.hosts.kilo.host", "KILO"),
     "kimi": ("ultramon.hosts.kimi.host", "KIMI"),

@@ -10,11 +10,12 @@ from helpers.program import run
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ultramon.hosts.goose.reader import UNSTATED, read_transcript
+from ultramon.hosts.goose.reader import read_transcript
 from ultramon.hosts.goose.transcripts import TRANSCRIPTS
 from ultramon.hosts.transcripts.database import opened
 from ultramon.hosts.transcripts.jsonl import bounded_lines
 from ultramon.hosts.transcripts.records import (
+    UNSTATED_MODEL,
     Billed,
     Boundary,
     Broken,
@@ -124,7 +125,7 @@ def test_an_older_version_states_the_last_request_and_sums(old):
     assert (report.tokens, report.model, report.at) == (40_000, "gpt-5", 1_795_169_100.0)
     assert billed.billed_tokens == (60_000, 0, 0, 0, 500)
     (report,) = of(Report, second)
-    assert (report.tokens, report.model, report.requested_model) == (5_000, UNSTATED, "gpt-5")
+    assert (report.tokens, report.model, report.requested_model) == (5_000, UNSTATED_MODEL, "gpt-5")
     assert not of(Billed, second)
     assert list(TRANSCRIPTS.subagent_transcripts(f"{old}/20261120_1")) == []
 

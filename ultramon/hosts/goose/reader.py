@@ -18,6 +18,7 @@ from ultramon.hosts.transcripts.jsonl import (
     token_count,
 )
 from ultramon.hosts.transcripts.records import (
+    UNSTATED_MODEL,
     Billed,
     Boundary,
     Content,
@@ -39,8 +40,6 @@ _NAMES = ("input_tokens", "output_tokens", "total_tokens", "cache_read_tokens",
           "cache_write_tokens")  # fmt: skip
 _CARRIED = "carried_forward"
 """Names a row for all that was counted before there was one for each request."""
-UNSTATED = "requests before the last are not stated"
-"""In the place of a model: it has no price, so that such a session is unpriced."""
 
 
 def read_transcript(lines: Iterable[bytes]) -> Iterator[Record]:
@@ -133,7 +132,7 @@ class _LineReader:
             last.cost_usd = float(usd)
         before = _difference(total, last)
         if before is None:
-            last.model = UNSTATED
+            last.model = UNSTATED_MODEL
             return [last]
         return [*([Billed(self._model, before, at)] if any(before) else ()), last]
 

@@ -20,6 +20,10 @@ else:
 OVERFLOW = "Prompt is too long"
 """Error of a request that was larger than the window, whatever words the host has for it."""
 
+UNSTATED_MODEL = "requests before the last are not stated"
+"""In the place of a report's model where it is all that is known of what a session cost: it has no
+price, so that the session is unpriced; the model that was asked for stands beside it."""
+
 SYSTEM, TOOLS, SKILLS, AGENTS, ULTRAMON, HOOKS = (
     "system", "tools", "skills", "agents", "ultramon", "hooks",
 )  # fmt: skip

@@ -1,0 +1,1 @@
+"""Crush: its files alone are read."""
