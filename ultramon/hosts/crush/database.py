@@ -6,9 +6,18 @@ Loaded late. Messages are found by an index; the sessions of a project are few.
 from __future__ import annotations
 
 import os
+from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
-from ultramon.hosts.transcripts.database import column_names, opened, seconds, table_names, text
+from ultramon.hosts.transcripts.database import (
+    MOST_REMEMBERED,
+    column_names,
+    opened,
+    seconds,
+    stamps_of,
+    table_names,
+    text,
+)
 from ultramon.system import compact_json
 
 if TYPE_CHECKING:
@@ -45,6 +54,11 @@ def host_of(path: str) -> str | None:
         OSError: As `opened`, but for a file that is not there.
         ValueError: It is damaged, or of a schema that is not known.
     """
+    return _host_of(path, stamps_of(path))
+
+
+@lru_cache(MOST_REMEMBERED)
+def _host_of(path: str, stamps: tuple[object, ...]) -> str | None:
     if not table_names(path) >= _TABLES:
         return None
     with opened(path) as database:

@@ -5,9 +5,17 @@ Loaded late. Every query goes through an index and is bounded by one session.
 
 from __future__ import annotations
 
+from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
-from ultramon.hosts.transcripts.database import column_names, opened, table_names, text
+from ultramon.hosts.transcripts.database import (
+    MOST_REMEMBERED,
+    column_names,
+    opened,
+    stamps_of,
+    table_names,
+    text,
+)
 from ultramon.hosts.transcripts.database import seconds as seconds_of
 from ultramon.system import compact_json
 from ultramon.system.timestamps import parse_time
@@ -57,6 +65,11 @@ def host_of(path: str) -> str | None:
         OSError: As `opened`, but for a file that is not there.
         ValueError: It is damaged, or of a schema that is not known.
     """
+    return _host_of(path, stamps_of(path))
+
+
+@lru_cache(MOST_REMEMBERED)
+def _host_of(path: str, stamps: tuple[object, ...]) -> str | None:
     if not table_names(path) >= _TABLES:
         return None
     with opened(path) as database:

@@ -11,11 +11,14 @@ that name too.
 from __future__ import annotations
 
 import os
+from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
 from ultramon.hosts.transcripts.database import (
+    MOST_REMEMBERED,
     column_names,
     opened,
+    stamps_of,
     table_names,
     text,
     whole_number,
@@ -56,6 +59,11 @@ def host_of(path: str) -> str | None:
         OSError: As `opened`, but for a file that is not there.
         ValueError: It is a database, and damaged.
     """
+    return _host_of(path, stamps_of(path))
+
+
+@lru_cache(MOST_REMEMBERED)
+def _host_of(path: str, stamps: tuple[object, ...]) -> str | None:
     names = table_names(path)
     if not names >= _TABLES:
         return None

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 _BUSY_SECONDS = 0.2
 _MAGIC = b"SQLite format 3\0"
-_MAX_REMEMBERED = 256
+MOST_REMEMBERED = 256
 _LEAST_MILLISECONDS = 10_000_000_000
 """As Goose tells the two apart: the year 2286 in seconds."""
 
@@ -61,6 +61,20 @@ def check_regular(path: str) -> None:
         raise ValueError(f"{path} is not a regular file")
 
 
+def stamps_of(path: str) -> tuple[object, ...]:
+    """Return what changes with a database: of the file and of its log of writes.
+
+    Each host with databases asks for each of its transcripts whose file it is: what the answer is
+    depends on the file alone, and is remembered with these.
+    """
+    stamps = []
+    for file in (path, f"{os.path.realpath(path)}-wal"):
+        with suppress(FileNotFoundError, NotADirectoryError):
+            found = os.stat(file)
+            stamps.append((found.st_ino, found.st_size, found.st_mtime_ns))
+    return tuple(stamps)
+
+
 def table_names(path: str) -> frozenset[str]:
     """Return the tables of a database; empty where a file is none, or not there.
 
@@ -68,16 +82,10 @@ def table_names(path: str) -> frozenset[str]:
         OSError: As `opened`, but for a file that is not there.
         ValueError: It is a database, and damaged.
     """
-    stamps = []
-    for file in (path, f"{os.path.realpath(path)}-wal"):
-        with suppress(FileNotFoundError, NotADirectoryError):
-            found = os.stat(file)
-            stamps.append((found.st_ino, found.st_size, found.st_mtime_ns))
-    return _table_names(path, tuple(stamps))
+    return _table_names(path, stamps_of(path))
 
 
-# Each host with a database asks for each of its transcripts whose file it is.
-@lru_cache(_MAX_REMEMBERED)
+@lru_cache(MOST_REMEMBERED)
 def _table_names(path: str, stamps: tuple[object, ...]) -> frozenset[str]:
     try:
         check_regular(path)
