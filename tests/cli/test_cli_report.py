@@ -27,6 +27,7 @@ from helpers.transcript_lines import prompt
 from ultramon import ContextConfig
 from ultramon.cli.views.report_page import report_page
 from ultramon.cli.views.report_screen import print_report
+from ultramon.hosts.registry import host_names
 from ultramon.recordings.clients import client_files
 from ultramon.recordings.index import TranscriptIndex
 from ultramon.recordings.survey import survey
@@ -327,10 +328,7 @@ def test_nothing_to_report_says_what_to_do_next(tmp_path):
     done = report(Machine(tmp_path))
     assert done.returncode == 0
     assert done.stdout == ""
-    assert (
-        "no transcripts of claude-code or codex or copilot or gemini or opencode or qwen on this"
-        in done.stderr
-    )
+    assert f"no transcripts of {' or '.join(host_names())} on this" in done.stderr
     assert "`ultramon report PATH`" in done.stderr
     assert "`ultramon demo`" in done.stderr
     assert report_json(Machine(tmp_path))["sessions"] == 0

@@ -46,10 +46,10 @@ _TOKENS = click.IntRange(min=1, max=1_000_000_000)
 def command(*, paths: tuple[str, ...], no_plot: bool, json: bool, **settings: Any) -> None:
     """Show what a monitor would have reported over a recording.
 
-    PATH is a transcript of Claude Code, Copilot CLI, Gemini CLI or Qwen Code (with its subagents),
-    a rollout of Codex, the database of opencode, JSON lines of {"text": ...} and {"usage": {...}},
-    a text, or a directory: all recordings in it or, without any, its text files as one agent would
-    read them.
+    PATH is a transcript of Claude Code, Copilot CLI, Gemini CLI, Kimi or Qwen Code (with its
+    subagents), a rollout of Codex, the database of Crush, Goose, Kilo, MiMo Code or opencode, JSON
+    lines of {"text": ...} and {"usage": {...}}, a text, or a directory: all recordings in it or,
+    without any, its text files as one agent would read them.
     The beginning of a session's id, as `ultramon report` shows it, finds the transcript where its
     host keeps it.
 

@@ -68,10 +68,10 @@ def command(
 ) -> None:
     """Show what your agents cost, and what filled their windows.
 
-    Reads what Claude Code, Codex, Copilot CLI, Gemini CLI, opencode and Qwen Code have written
-    here, before anything is installed: what the tokens cost, which sessions and subagents ran out
-    of room, what compactions threw away, and what filled the windows. With PATHs, files or
-    directories, it reads these instead.
+    Reads what Claude Code, Codex, Copilot CLI, Crush, Gemini CLI, Goose, Kilo, Kimi, MiMo Code,
+    opencode and Qwen Code have written here, before anything is installed: what the tokens cost,
+    which sessions and subagents ran out of room, what compactions threw away, and what filled the
+    windows. With PATHs, files or directories, it reads these instead.
 
     Costs are list prices times the tokens that the provider counted, not your bill. Nothing leaves
     the machine. What was read is kept in the user's cache directory, so that the next report is
@@ -285,6 +285,9 @@ class _Files(NamedTuple):
 def _stamp(path: str) -> tuple[int, ...]:
     try:
         found = os.lstat(path)
+    except NotADirectoryError:  # one of many in a file, as in a database
+        file = os.path.dirname(path)
+        return *_stamp(file), *_stamp(f"{file}-wal")
     except OSError:
         return ()
     return found.st_ino, found.st_size, found.st_mtime_ns, found.st_mode

@@ -37,6 +37,12 @@ MAX_ROWS = 200
     is_flag=True,
     help="Show ended agents too; with --run also those whose ids another run continues.",
 )
+@click.option(
+    "--from-transcripts",
+    is_flag=True,
+    help="Show agents by what their hosts have written, also of hosts that report nothing: those "
+    "of the last day, with --all every one.",
+)
 @click.option("--run", help="Only agents of this run.  [default: all runs]")
 @limit_option(f"{MAX_ROWS} on a terminal, else all")
 @store_options
@@ -44,6 +50,7 @@ def command(
     *,
     agent: str | None,
     show_all: bool,
+    from_transcripts: bool,
     run: str | None,
     limit: int | None,
     state_dir: str | None,
@@ -55,6 +62,15 @@ def command(
     agents (their process is gone, or silent for long) and stale ones are marked. Where there is
     room for it, and of at most 50 agents, trend draws the last readings.
     """
+    if limit is None and not json and sys.stdout.isatty():
+        limit = MAX_ROWS
+    if from_transcripts:
+        if run is not None:
+            raise click.UsageError("transcripts name no run")
+        from ultramon.cli.transcript_list import print_from_transcripts
+
+        print_from_transcripts(agent, show_all=show_all, limit=limit, as_json=json)
+        return
     backend = open_store(state_dir)
     if agent is not None:
         from ultramon.hosts.blind_sessions import BlindSessions
@@ -67,8 +83,6 @@ def command(
         else:
             print_agents(seen, unreadable, 0, backend=backend)
         return
-    if limit is None and not json and sys.stdout.isatty():
-        limit = MAX_ROWS
     agent_list = open_agent_list(backend, run, show_all=show_all, is_cut=True)
     earlier = earlier_lives(backend, run) if run is not None and show_all else []
     if json:
