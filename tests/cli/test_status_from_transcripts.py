@@ -80,6 +80,17 @@ def test_choices_that_mean_nothing_here_are_refused(home):
         assert (done.returncode, done.stdout) == (ExitCode.USAGE, "")
 
 
+def test_an_agent_without_a_state_is_explained_by_its_transcript(home):
+    """As the last record leaves it; it says that no hook reports it."""
+    done = run("explain", "b453007b", **home)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert "10 %: 9,500 of 100,000 tokens" in done.stdout
+    assert "no hook reports it: this is its transcript" in done.stdout
+    done = run("explain", "ses_de58730b5", **home)
+    assert "9,500 of an unknown limit" in done.stdout
+    assert run("explain", "nobody", **home).returncode == ExitCode.NOT_FOUND
+
+
 def test_without_transcripts_it_says_so(tmp_path):
     """Instead of an empty table."""
     done = run("status", "--from-transcripts", HOME=str(tmp_path), XDG_DATA_HOME=str(tmp_path))

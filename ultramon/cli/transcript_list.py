@@ -1,13 +1,17 @@
-"""`ultramon status --from-transcripts`: agents that no hook has to report."""
+"""Agents that no hook has to report, by their transcripts."""
 
 from __future__ import annotations
 
 import os
 import time
+from typing import TYPE_CHECKING
 
 import click
 
 from ultramon.cli.output import print_json, say_by_reason
+
+if TYPE_CHECKING:
+    from ultramon.backends.base import StoredAgent
 
 _DAY_SECONDS = 86_400
 
@@ -59,3 +63,30 @@ def print_from_transcripts(
     elif not left_out:
         click.echo("no transcripts" if show_all else "no transcripts of the last day")
     say_by_reason("left out", left_out)
+
+
+def find_in_transcripts(name: str) -> StoredAgent | None:
+    """Return an agent as its transcript shows it; None = no transcript, or several, fit.
+
+    Args:
+        name: The beginning of the id of a session or subagent.
+    """
+    from contextlib import suppress
+
+    from ultramon.backends.base import StoredAgent
+    from ultramon.recordings.clients import find_by_id
+    from ultramon.recordings.recordings import find_recordings
+    from ultramon.recordings.replay import state_at_end
+    from ultramon.system.processes import this_machine
+
+    paths = find_by_id(name, os.environ)
+    if len(paths) != 1:
+        return None
+    for one in find_recordings(paths).recordings:
+        if one.paths == (paths[0],):
+            with suppress(OSError):
+                record = state_at_end(one)
+                record.hostname = this_machine().hostname
+                record.outcome = "no hook reports it: this is its transcript"
+                return StoredAgent(record.agent_id, record, record.last_activity)
+    return None

@@ -130,6 +130,11 @@ class _Replay(Follower):
         self._last_report_tokens = 0
         self._take_reading(left or 0)
 
+    @property
+    def state(self) -> StateRecord:
+        """The state as it is now."""
+        return self._gauge.snapshot()
+
     def _use_model(self, model: str) -> None:
         self._model = model
         self._gauge.set_model(model[:_MAX_NAME_CHARS])
@@ -250,6 +255,23 @@ def replay(recording: Recording, config: ContextConfig | None = None) -> timelin
     # A recording may be of any project, so what the one in the working directory says is left out.
     config = (config or ContextConfig()).without_project
     return _Replay(recording, _judged_by_host(config, recording.kind)).run()
+
+
+def state_at_end(recording: Recording) -> StateRecord:
+    """Return the state that hooks would have stored with the last record of a recording.
+
+    It is no active one, as nothing reports it. Raises as `replay`.
+    """
+    config = ContextConfig().without_project
+    one = _Replay(recording, _judged_by_host(config, recording.kind))
+    timeline = one.run()
+    record = one.state
+    record.agent_id = recording.id
+    record.session_id = recording.id.partition(".")[0]
+    for name, at in (("started_at", timeline.started_at), ("last_activity", timeline.ended_at)):
+        setattr(record, name, 0.0 if at is None else at.timestamp())
+    record.last_heartbeat = record.last_activity
+    return record
 
 
 def _judged_by_host(config: ContextConfig, kind: str) -> ContextConfig:

@@ -7,6 +7,7 @@ import click
 from ultramon.cli.explanation import explain_stored
 from ultramon.cli.output import print_json
 from ultramon.cli.selection import chosen_directory, find_agent, open_store, store_options
+from ultramon.errors import AgentNotFoundError
 from ultramon.system.terminal_text import sanitize
 
 
@@ -24,11 +25,20 @@ def command(*, agent: str, details: bool, state_dir: str | None, json: bool) -> 
     How full it is, what brought the tokens, and how far the next level is. The parts are estimated
     from its transcript, or are as the agent named them.
 
-    AGENT is an id, the beginning of one, or a label.
+    AGENT is an id, the beginning of one, or a label; without such an agent the id of a transcript.
     """
     backend = open_store(state_dir)
-    stored = find_agent(backend, agent)
-    history = backend.history(stored.agent_id)
+    try:
+        stored = find_agent(backend, agent)
+        history = backend.history(stored.agent_id)
+    except AgentNotFoundError:
+        # An agent of a host that reports nothing has a transcript, and no state.
+        from ultramon.cli.transcript_list import find_in_transcripts
+
+        found = find_in_transcripts(agent)
+        if found is None:
+            raise
+        stored, history = found, []
     explanation = explain_stored(
         stored, chosen_directory(state_dir), history=history, for_people=not json, fills=True
     )

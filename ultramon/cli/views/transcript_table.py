@@ -35,7 +35,7 @@ def print_transcript_agents(agents: Sequence[TranscriptAgent], now: float) -> No
             field(one.model or _UNKNOWN),
             _UNKNOWN if one.current_tokens is None else short_tokens(one.current_tokens),
             _UNKNOWN if one.context_limit is None else short_tokens(one.context_limit),
-            _UNKNOWN if ratio is None else f"{whole_percent(ratio, rounds=False)} %",
+            _UNKNOWN if ratio is None else f"{whole_percent(ratio, rounds=True)} %",
             f"{one.compactions:,}x" if one.compactions else "",
             "" if one.last_record_at is None else age(now - one.last_record_at.timestamp()),
             field(one.agent_id),
