@@ -16,6 +16,8 @@ if TYPE_CHECKING:
     from ultramon.recordings.index import Summarized
 
 _LEAST_ID_CHARS = 4
+_NEAR_FOLDERS = 3
+"""Above a transcript, among which that of its session is."""
 _ID_CHARS = frozenset(f"{ascii_letters}{digits}-_.")
 
 
@@ -51,11 +53,16 @@ def find_by_id(name: str, environ: Mapping[str, str]) -> list[str]:
 
 def _in_folders(paths: list[str], name: str) -> list[str]:
     """Return the transcripts of a host that names the folder of a session, and all files alike."""
-    found = [path for path in paths if f"{os.sep}{name}" in path]
+    wanted = f"{os.sep}{name}"
+    found = [path for path in paths if wanted in _near_folders(path)]
     ids = {path: one.id for one in find_recordings(found).recordings for path in one.paths}
     found = [path for path in found if ids.get(path, "").startswith(name)]
     # A session's own comes with its subagents.
     return [path for path in found if "." not in ids[path]] or found
+
+
+def _near_folders(path: str) -> str:
+    return os.sep.join(["", *path.split(os.sep)[-_NEAR_FOLDERS - 1 : -1]])
 
 
 def _is_cut(path: str, name: str) -> bool:
