@@ -48,7 +48,9 @@ def find_by_id(name: str, environ: Mapping[str, str]) -> list[str]:
     found = [path for path in paths if f"-{name}" in f"-{os.path.basename(path)}"]
     # The id of a subagent may begin with all of its session's.
     found = [path for path in found if os.path.basename(path) == name] or found
-    return found or _in_folders(paths, name) or [path for path in paths if _is_cut(path, name)]
+    # Gemini names a session's file by the beginning of its id, and subagents' folder by all of it.
+    found = found or [path for path in paths if _is_cut(path, name)]
+    return found or _in_folders(paths, name)
 
 
 def _in_folders(paths: list[str], name: str) -> list[str]:
