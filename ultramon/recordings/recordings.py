@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import codecs
+import errno
 import os
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any, BinaryIO, NamedTuple
@@ -112,13 +113,14 @@ def files_of(path: str, on_error: Callable[[OSError], None] | None = None) -> It
 
     Args:
         path: A file or a directory.
-        on_error: Called for each folder that cannot be listed.
+        on_error: Called for each folder that cannot be listed, and each file that holds several
+            transcripts and is of a version that is not known.
     """
     if os.path.isdir(path):
         for file in files_below(path, on_error=on_error):
-            yield from _several_in(file) or [file]
+            yield from _several_in(file, on_error) or [file]
     else:
-        several = _several_in(path)
+        several = _several_in(path, on_error)
         yield from several or [path]
         with suppress(OSError, ValueError):  # reading the session's own says what is wrong
             if not several and stamp_of(path, follow_links=True) is not None:
@@ -128,10 +130,14 @@ def files_of(path: str, on_error: Callable[[OSError], None] | None = None) -> It
                     yield from host.transcripts.subagent_transcripts(path)
 
 
-def _several_in(path: str) -> list[str]:
+def _several_in(path: str, on_error: Callable[[OSError], None] | None) -> list[str]:
     try:
         return transcripts_in(path) if stamp_of(path, follow_links=True) else []
-    except (OSError, ValueError):
+    except OSError:
+        return []  # reading the file itself says what is wrong
+    except ValueError as error:
+        if on_error is not None:
+            on_error(OSError(errno.EIO, str(error), path))
         return []
 
 
@@ -172,6 +178,7 @@ def _recognise_head(path: str, head: bytes) -> Recording | Skipped:
         keys = ", ".join(key[:40] for key in list(first[0])[:5]) if first else "none"
         return Skipped(path, f"JSON lines of an unknown kind (keys of the first: {keys})")
     if b"\0" in head:
+        transcripts_in(path)  # says so where a database is of a version that is not known
         return Skipped(path, "not text")
     try:
         # The head may end within a character, which an incremental decoder allows.

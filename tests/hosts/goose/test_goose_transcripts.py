@@ -139,7 +139,11 @@ def test_a_schema_that_is_not_known_is_named(path, tmp_path):
         TRANSCRIPTS.transcripts_in(str(path))
     names = ("HOME", "XDG_DATA_HOME", "XDG_CACHE_HOME")
     done = run("report", "--days", "9999", **dict.fromkeys(names, str(tmp_path)))
-    assert "format 18 of Goose is not known: nothing was read" in done.stderr
+    problem = "format 18 of Goose is not known: nothing was read"
+    assert problem in done.stderr
+    for words in (("report", "--days", "9999"), ("replay",)):
+        done = run(*words, str(path), HOME=str(tmp_path), XDG_CACHE_HOME=str(tmp_path))
+        assert problem in done.stderr
     other = tmp_path / "other.db"
     with sqlite3.connect(other) as database:
         for name in ("schema_version", "sessions", "messages"):
