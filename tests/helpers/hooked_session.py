@@ -48,7 +48,13 @@ class Answer:
 
 
 class HookedSession:
-    """One session under a directory, with its own home, project, transcript and state directory."""
+    """One session under a directory, with its own home, project, transcript and state directory.
+
+    Attributes:
+        client: The process that calls the hook; None = this one.
+    """
+
+    client = None
 
     def __init__(self, path, session_id=SESSION, **environ):
         self.path = path
@@ -163,6 +169,8 @@ class HookedSession:
 
     def run(self, payload, **options):
         """Run the hook on a payload, or on any bytes."""
+        if self.client is not None:
+            return Answer(*self.client.run(self.command(), encoded(payload), self.environ))
         process = self.start(**options)
         out, err = process.communicate(encoded(payload))
         return Answer(process.returncode, out, err)

@@ -1,6 +1,5 @@
 """What the real Copilot CLI sent to its hooks, replayed in its order through the hook process."""
 
-import itertools
 import json
 import os
 import sqlite3
@@ -10,6 +9,7 @@ from contextlib import closing
 
 import pytest
 from helpers.copilot_session import CopilotRun, CopilotSession
+from helpers.players import FULL, CopilotPlayer
 from helpers.recorded_run import HOSTILE_BYTES, in_epoch
 from helpers.resident_session import until
 
@@ -17,7 +17,6 @@ from ultramon.hosts.calls.enforcement import REPLIES_TO_RETURN
 from ultramon.hosts.calls.hosted_agent import CUT_TURN, NOT_RETURNED
 from ultramon.hosts.copilot.dialect import DIALECT
 from ultramon.hosts.port import CALL_ASKED, SUBAGENT_STARTED
-from ultramon.system.timestamps import format_time
 
 
 def test_subagents_have_their_own_readings(tmp_path):
@@ -193,37 +192,14 @@ def test_a_question_is_a_wait_of_the_agent_that_asks(tmp_path):
 
 def test_calls_that_are_asked_for_at_once_end_a_turn_once(tmp_path):
     """Each is denied, so that none of them runs; a read, which is not asked for, ends nothing."""
-    session = CopilotSession(tmp_path)
-    session.choose(enforce="critical", installed_at=time.time())
-    file = session.sessions / "s" / "events.jsonl"
-    file.parent.mkdir(parents=True)
-
-    def reply(tokens):
-        usage = {"model": "m", "inputTokens": tokens, "outputTokens": 9, "maxPromptTokens": 100_000}
-        entry = {"type": "session.usage_record", "data": {"usage": usage}, "id": str(tokens)}
-        with file.open("a") as stream:
-            stream.write(json.dumps(entry | {"timestamp": format_time(time.time())}) + "\n")
-
-    def call(payload):
-        """A hook call that stands in the file already, as its reply does."""
-        stamp = next(stamps)
-        with file.open("a") as stream:
-            stream.write(f'{{"type":"hook.start","data":{{"input":{{"timestamp":{stamp}}}}}}}\n')
-        return session.run({"cwd": "/home/user/project", "timestamp": stamp} | payload).stdout
-
-    stamps = itertools.count(1_795_733_027_402)
-    asked = {"hookName": "permissionRequest", "sessionId": "s", "toolName": "bash"}
-    ended = {"hook_event_name": "PostToolUse", "session_id": "s", "tool_name": "Bash"}
-    reply(70_000)
-    assert b"a hook ends this turn" in call(ended)
-    for number in range(1, REPLIES_TO_RETURN):
-        reply(70_000 + number)
-        assert call(asked) == b""
-        call(ended)
-    reply(71_000)
-    assert b"interrupt" not in call(ended)
+    player = CopilotPlayer(tmp_path, {"enforce": "critical", "installed_at": time.time()})
+    session = player.session
+    for number in range(REPLIES_TO_RETURN):
+        player.play(FULL + number)
+    player.reply(FULL + REPLIES_TO_RETURN)
+    assert b"interrupt" not in player.end_tool().stdout
     with ThreadPoolExecutor() as pool:
-        answers = [json.loads(one) for one in pool.map(call, [asked] * 4)]
+        answers = [one.value for one in pool.map(lambda _: player.ask(), range(4))]
     assert {(one["behavior"], one["interrupt"]) for one in answers} == {("deny", True)}
     assert len(session.events("return_enforced")) == 1
     ledger = json.loads((session.state / "copilot.enforced.json").read_text())
