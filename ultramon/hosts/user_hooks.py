@@ -25,7 +25,6 @@ from ultramon.hosts.port import Host, Setup
 from ultramon.system.findings import Finding
 
 _USER = "user"
-_PARENT = "createdParent"
 
 
 class UserHooks(Setup):
@@ -37,8 +36,6 @@ class UserHooks(Setup):
         layers: Whose hooks there may be; the first is that of an installation that names none.
         timeouts: Of the events that take no longer one, in the host's unit.
         takes_handoff_note: Whether its compaction takes instructions from a hook.
-        has_own_folder: Whether the file lies in a folder for such files within the host's own; an
-            uninstallation removes both where an installation made them.
         silence_cure: What to do about sessions of which no hook has written anything.
     """
 
@@ -47,7 +44,6 @@ class UserHooks(Setup):
     layers: tuple[str, ...] = (_USER,)
     timeouts: Mapping[str, int] = MappingProxyType({})
     takes_handoff_note = True
-    has_own_folder = False
     silence_cure = ""
 
     def load(self) -> HookSettings:
@@ -101,8 +97,6 @@ class UserHooks(Setup):
             entries[event] = {"hooks": [{**hook, "timeout": longest}]}
         settings.put_entries(entries)
         plan.after = settings.data
-        if self.has_own_folder and plan.before is None:
-            plan.record[_PARENT] = not os.path.isdir(folder_of(settings))
         plan.warn_of_wrapped_hooks()
         return plan
 
@@ -116,10 +110,7 @@ class UserHooks(Setup):
         self._check_layer(request)
         settings = self.load_layer(request)
         plan = Removal.begin(settings, request)
-        records = list(plan.installed.installations)
         plan.take_out()
-        if plan.directories and any(one.get(_PARENT) for one in records):
-            plan.directories.append(folder_of(settings))
         plan.plan_traces()
         return plan
 
@@ -172,11 +163,6 @@ class UserHooks(Setup):
         if request.layer not in (None, *self.layers):
             allowed = f"{' or '.join(self.layers)}: the hooks of {request.host} are those of a user"
             raise ConfigurationError("layer", request.layer, allowed, "argument")
-
-
-def folder_of(settings: HookSettings) -> str:
-    """Return the folder above that of a file; see `UserHooks.has_own_folder`."""
-    return os.path.dirname(os.path.dirname(settings.target))
 
 
 def user_file(folder: str, name: str, variable: str) -> str:

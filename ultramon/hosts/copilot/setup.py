@@ -73,7 +73,6 @@ class CopilotSetup(UserHooks):
     host = COPILOT
     members: Mapping[str, Any] = MappingProxyType({"timeout": SECONDS})
     takes_handoff_note = False
-    has_own_folder = True
     silence_cure = _CURE
 
     load = staticmethod(hooks)

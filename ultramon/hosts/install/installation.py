@@ -29,6 +29,9 @@ from ultramon.hosts.install.plans import SetupRequest, choose, own_files
 from ultramon.hosts.installed_choices import InstalledChoices, choices_path
 from ultramon.system.files import delete_file, make_private_directory, replace_file
 
+FOLDERS = "createdDirectories"
+_EARLIER = ("createdDirectory", "createdParent")
+"""How earlier versions noted whether they had made the two innermost ones."""
 _RESIDENT = "one process answers for all sessions, unless --no-resident"
 
 
@@ -88,10 +91,12 @@ class Installation(PlannedChange):
             installed.installations.append(record)
         self.record = record
         record["interpreter"] = interpreter
+        if _EARLIER[0] in record:
+            record[FOLDERS] = _count_folders(record)
         if not settings.holds_ours():
             self.backup = settings.original
             record["backup"] = None
-            record["createdDirectory"] = not os.path.isdir(os.path.dirname(settings.target))
+            record[FOLDERS] = len(_missing_folders(settings.target))
         elif before is not None:
             settings.remember_replaced(record, before)
         elif record.get("backup", "") is not None:
@@ -228,7 +233,7 @@ class Removal(PlannedChange):
     def take_out(self) -> None:
         """Plan the settings file without ultramon's entries: as it was, where nothing else changed.
 
-        A folder that the installation made goes with a file that it made.
+        Folders that the installation made go with a file that it made.
         """
         settings = self.settings
         record = record_of(self.installed, settings) or {}
@@ -242,8 +247,8 @@ class Removal(PlannedChange):
             settings.take_out(record, before or type(settings)(settings.path, b""))
             self.after = original_bytes(settings, before, is_new=record.get("backup", "") is None)
             self.restore_mode(record)
-            if self.after is None and record.get("createdDirectory"):
-                self.directories = [os.path.dirname(settings.target)]
+            if self.after is None:
+                self.directories = _folders_made(record, settings.target)
 
     def plan_traces(self, elsewhere: Iterable[str] = ()) -> None:
         """Plan which files of the state directory go: with the last installation all of its own.
@@ -304,6 +309,30 @@ class Removal(PlannedChange):
 def can_have_resident() -> bool:
     """Return whether the system says who is at the other end of a socket."""
     return hasattr(socket, "SO_PEERCRED")
+
+
+def _missing_folders(path: str) -> list[str]:
+    """Return the folders that a file needs and that are not there, the innermost first."""
+    found = []
+    while not os.path.isdir(folder := os.path.dirname(path)) and folder != path:
+        found.append(path := folder)
+    return found
+
+
+def _count_folders(record: dict[str, Any]) -> int:
+    """Return how many folders an installation made; take out what earlier versions noted of it."""
+    earlier = [record.pop(name, False) for name in _EARLIER]
+    count = record.get(FOLDERS, earlier.count(True))
+    return count if type(count) is int else 0
+
+
+def _folders_made(record: dict[str, Any], path: str) -> list[str]:
+    """Return the folders that an installation made for a file, the innermost first."""
+    found = []
+    for _ in range(_count_folders(record)):
+        path = os.path.dirname(path)
+        found.append(path)
+    return found
 
 
 def _may_hold_ours(settings: type[HookSettings], path: str) -> bool:

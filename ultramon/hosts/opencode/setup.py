@@ -20,7 +20,7 @@ from ultramon.hosts.opencode import configuration
 from ultramon.hosts.opencode.configuration import CONFIG_VARIABLE, config_directory
 from ultramon.hosts.opencode.host import OPENCODE
 from ultramon.hosts.opencode.plugin_file import FILE_NAME, PluginFile
-from ultramon.hosts.user_hooks import UserHooks, folder_of, user_file
+from ultramon.hosts.user_hooks import UserHooks, user_file
 from ultramon.system.findings import Finding
 from ultramon.system.processes import working_directory
 
@@ -41,7 +41,6 @@ class OpencodeSetup(UserHooks):
     host = OPENCODE
     members: Mapping[str, Any] = {}
     layers = ("user", PROJECT)
-    has_own_folder = True
     silence_cure = _CURE
 
     def load(self) -> PluginFile:
@@ -61,7 +60,7 @@ class OpencodeSetup(UserHooks):
     def plan_installation(self, request: SetupRequest) -> Installation:
         """Plan the plugin; note what the client does by itself where there is any."""
         plan = super().plan_installation(request)
-        if not os.path.isdir(os.path.join(folder_of(plan.settings), PACKAGE)):
+        if not os.path.isdir(os.path.join(_folder_of(plan.settings), PACKAGE)):
             plan.notes.append(_FETCHES)
         return plan
 
@@ -79,7 +78,7 @@ class OpencodeSetup(UserHooks):
         if isinstance(settings, PluginFile) and not settings.is_current:
             message = f"{settings.path}: is not as this version of ultramon writes it"
             yield warning("opencode plugin", message, "ultramon install opencode")
-        folder = folder_of(settings)
+        folder = _folder_of(settings)
         if os.path.isdir(os.path.join(folder, PACKAGE)):
             yield ok("opencode package", f"{os.path.join(folder, PACKAGE)} is there")
         else:
@@ -101,6 +100,11 @@ class OpencodeSetup(UserHooks):
 
 
 SETUP = OpencodeSetup()
+
+
+def _folder_of(settings: HookSettings) -> str:
+    """Return opencode's own folder, in which that of the plugins lies."""
+    return os.path.dirname(os.path.dirname(settings.target))
 
 
 def _user_plugin() -> PluginFile:

@@ -14,7 +14,7 @@ from ultramon.hosts.claude_code.install.commands import EVENTS, HOOK_SCRIPT, SCR
 from ultramon.hosts.claude_code.install.install import Installation
 from ultramon.hosts.claude_code.install.settings import Settings
 from ultramon.hosts.claude_code.install.uninstall import installed_elsewhere
-from ultramon.hosts.install.installation import Removal
+from ultramon.hosts.install.installation import FOLDERS, Removal
 from ultramon.hosts.install.planned_change import PlannedChange
 from ultramon.hosts.install.plans import SetupRequest
 from ultramon.version import __version__
@@ -41,6 +41,7 @@ def plan_plugin(directory: str, request: SetupRequest, interpreter: str) -> Inst
     manifest, hooks = _files(directory)
     plan = Installation.begin(hooks, request, interpreter)
     plan.record["backup"] = plan.backup = None
+    plan.record.pop(FOLDERS, None)  # a removal deletes those of a plugin whoever made them
     plan.choose_resident(request)
     command, waits = plan.command(SCRIPTS[HOOK_SCRIPT]), plan.installed.enforce is not None
     entries = {event: [entry_for(event, command, waits=waits)] for event in EVENTS}
