@@ -51,10 +51,10 @@ class HookedSession:
     """One session under a directory, with its own home, project, transcript and state directory.
 
     Attributes:
-        client: The process that calls the hook; None = this one.
+        caller: The process that calls the hook; None = this one.
     """
 
-    client = None
+    caller = None
 
     def __init__(self, path, session_id=SESSION, **environ):
         self.path = path
@@ -169,8 +169,8 @@ class HookedSession:
 
     def run(self, payload, **options):
         """Run the hook on a payload, or on any bytes."""
-        if self.client is not None:
-            return Answer(*self.client.run(self.command(), encoded(payload), self.environ))
+        if self.caller is not None:
+            return Answer(*self.caller.run(self.command(), encoded(payload), self.environ))
         process = self.start(**options)
         out, err = process.communicate(encoded(payload))
         return Answer(process.returncode, out, err)

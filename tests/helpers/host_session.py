@@ -31,11 +31,11 @@ class HostSession:
     Attributes:
         started_as: A word in the command line of the process that calls the hook, a shell's then;
             None = this process calls it.
-        client: The process that calls it instead; None = as `started_as` says.
+        caller: The process that calls it instead; None = as `started_as` says.
     """
 
     started_as = None
-    client = None
+    caller = None
 
     def __init__(self, path, host, script, variables):
         self.host, self.script = host, script
@@ -76,8 +76,8 @@ class HostSession:
         """Run the hook on a payload, or on any bytes."""
         data = payload if isinstance(payload, bytes) else json.dumps(payload).encode()
         command = self.command()
-        if self.client is not None:
-            return Answer(*self.client.run(command, data, self.environ))
+        if self.caller is not None:
+            return Answer(*self.caller.run(command, data, self.environ))
         if self.started_as is not None:
             command = ["sh", "-c", '"$@"; exit $?', self.started_as, *command]
         done = subprocess.run(

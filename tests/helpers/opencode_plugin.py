@@ -149,12 +149,12 @@ class Plugin:
         retire(self.place)
 
 
-def recorded_messages(path, session_id):
-    """The messages of a recorded session, as the client held them in memory, as if of now."""
+def recorded_messages(path, *sessions):
+    """The messages of recorded sessions, as the client held them in memory, as if of now."""
     with closing(sqlite3.connect(path)) as database:
-        query = "SELECT id, data FROM message WHERE session_id = ? ORDER BY time_created, id"
-        rows = database.execute(query, (session_id,)).fetchall()
-    found = [json.loads(data) | {"id": name, "sessionID": session_id} for name, data in rows]
+        query = "SELECT id, session_id, data FROM message ORDER BY time_created, id"
+        rows = [row for row in database.execute(query) if row[1] in sessions]
+    found = [json.loads(data) | {"id": name, "sessionID": one} for name, one, data in rows]
     later = int(time.time() * 1_000) + 10_000 - found[0]["time"]["created"]
     for one in found:
         one["time"] = {name: at + later for name, at in one["time"].items()}

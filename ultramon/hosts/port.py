@@ -486,6 +486,32 @@ class Setup:
         return ()
 
 
+class Capabilities:
+    """What a host can do, as docs/hosts.md shows it and `ultramon.testing.HostContract` proves it.
+
+    Columns are those of `ultramon.hosts.capabilities.COLUMNS`. One that is neither described nor
+    lacking is there without anything to say about it.
+
+    Args:
+        product: What people call the host; empty = its name.
+        version: The version it was learnt from.
+        lacks: Why a column is not there, by its name.
+        how: How a column is there, in a few words, by its name.
+    """
+
+    def __init__(
+        self,
+        product: str = "",
+        version: str = "",
+        *,
+        lacks: Mapping[str, str] | None = None,
+        **how: str,
+    ) -> None:
+        self.product, self.version = product, version
+        self.lacks = lacks or {}
+        self.how = how
+
+
 class Host:
     """A host of coding agents: a name, and three parts that lie in one package.
 
@@ -493,7 +519,7 @@ class Host:
         name: In commands, states and file names: lower-case words with hyphens.
         package: The package with the modules ``dialect``, ``transcripts`` and ``setup``, which hold
             `DIALECT`, `TRANSCRIPTS` and `SETUP`. Without one of the last two the host offers
-            nothing of it.
+            nothing of it. A module ``capabilities`` may say what it can do.
         has_hooks: Whether it calls hooks; else it has no dialect, and its files alone are read.
 
     Attributes:
@@ -503,6 +529,7 @@ class Host:
         setup: The host's installation.
     """
 
+    capabilities: Capabilities
     dialect: Dialect
     transcripts: Transcripts
     setup: Setup
@@ -531,4 +558,9 @@ class Host:
             return found
 
 
-_PARTS = {"dialect": Dialect, "transcripts": Transcripts, "setup": Setup}
+_PARTS = {
+    "dialect": Dialect,
+    "transcripts": Transcripts,
+    "setup": Setup,
+    "capabilities": Capabilities,
+}

@@ -46,6 +46,13 @@ _LAUNCHERS: dict[str, type[HookedLauncher]] = {
     OPENCODE: OpencodeLauncher,
     QWEN: QwenLauncher,
 }
+
+
+def launched_hosts() -> dict[str, str]:
+    """Return the hosts that a relay can start, each with the version that the tests drive."""
+    return {one.host.name: ".".join(map(str, one.tested_version)) for one in _LAUNCHERS.values()}
+
+
 _LIMITS = {
     "trigger": " (the host's compaction trigger)",
     "refusal": " (where the host refuses)",

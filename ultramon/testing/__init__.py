@@ -9,11 +9,13 @@ if TYPE_CHECKING:
     from ultramon.testing.clock import FakeClock
     from ultramon.testing.contract.backend import BackendContract
     from ultramon.testing.contract.credentials import CredentialsContract
+    from ultramon.testing.contract.host import HostContract
     from ultramon.testing.contract.integration import IntegrationContract
     from ultramon.testing.contract.overview import OverviewContract
     from ultramon.testing.contract.queue import QueueContract
     from ultramon.testing.contract.registry import RegistryContract
     from ultramon.testing.framework_run import FrameworkRun, ModelScript
+    from ultramon.testing.host_run import ClientProcess, HostCall, HostRun
     from ultramon.testing.samples import make_event, make_record
     from ultramon.testing.simulation import Simulation, simulate
     from ultramon.testing.soundness import assert_run_is_sound
@@ -22,9 +24,13 @@ if TYPE_CHECKING:
 
 __all__ = [
     "BackendContract",
+    "ClientProcess",
     "CredentialsContract",
     "FakeClock",
     "FrameworkRun",
+    "HostCall",
+    "HostContract",
+    "HostRun",
     "IntegrationContract",
     "ModelScript",
     "OverviewContract",
@@ -49,11 +55,13 @@ _ROOMS = {
     "clock": "FakeClock",
     "contract.backend": "BackendContract",
     "contract.credentials": "CredentialsContract",
+    "contract.host": "HostContract",
     "contract.integration": "IntegrationContract",
     "contract.overview": "OverviewContract",
     "contract.queue": "QueueContract",
     "contract.registry": "RegistryContract",
     "framework_run": "FrameworkRun ModelScript",
+    "host_run": "ClientProcess HostCall HostRun",
     "samples": "make_event make_record",
     "simulation": "Simulation simulate",
     "soundness": "assert_run_is_sound",

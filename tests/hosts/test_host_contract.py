@@ -1,0 +1,90 @@
+"""The six built-in hosts pass the suite that every host of ultramon passes."""
+
+import pytest
+from helpers import host_plays
+
+from ultramon.hosts.capabilities import COLUMNS, has_hooks, shown_by_code
+from ultramon.hosts.claude_code.host import CLAUDE_CODE
+from ultramon.hosts.codex.host import CODEX
+from ultramon.hosts.copilot.host import COPILOT
+from ultramon.hosts.gemini.host import GEMINI
+from ultramon.hosts.opencode.host import OPENCODE
+from ultramon.hosts.qwen.host import QWEN
+from ultramon.hosts.registry import find_hosts
+from ultramon.relay.opening import launched_hosts
+from ultramon.testing import HostContract
+from ultramon.testing.contract.host import proven_columns
+
+SETTINGS = b'{\n  "hooks": {"Stop": []},\n  "theme": "dark"\n}\n'
+
+
+def fresh(folder):
+    """Make a folder."""
+    folder.mkdir()
+    return folder
+
+
+class Recorded(HostContract):
+    @pytest.fixture
+    def play(self, tmp_path):
+        make = getattr(host_plays, f"play_{self.host.package.rpartition('.')[2].split('_')[0]}")
+        return lambda scenario: make(fresh(tmp_path / scenario), scenario)
+
+
+class TestClaudeCode(Recorded):
+    host = CLAUDE_CODE
+    variables = {"CLAUDE_CONFIG_DIR": ""}
+    files = {".claude/settings.json": SETTINGS}
+
+
+class TestCodex(Recorded):
+    host = CODEX
+    variables = {"CODEX_HOME": "{home}/.codex"}
+    files = {".codex/hooks.json": SETTINGS, ".codex/config.toml": b"model = 'm'\n"}
+
+
+class TestCopilot(Recorded):
+    host = COPILOT
+    variables = {"COPILOT_HOME": "{home}/.copilot"}
+    files = {".copilot/hooks/ultramon.json": SETTINGS, ".copilot/hooks/other.json": SETTINGS}
+
+
+class TestGemini(Recorded):
+    host = GEMINI
+    variables = {"GEMINI_CLI_HOME": "{home}"}
+    files = {".gemini/settings.json": SETTINGS}
+
+
+class TestOpencode(Recorded):
+    host = OPENCODE
+    variables = {"XDG_CONFIG_HOME": "{home}/.config", "XDG_DATA_HOME": "{home}/data"}
+    files = {
+        ".config/opencode/plugin/other.js": b"export const Other = async () => ({})\n",
+        ".config/opencode/plugin/ultramon.js": b"// mine\n",
+    }
+
+    @pytest.fixture
+    def play(self, tmp_path, monkeypatch):
+        return lambda one: host_plays.play_opencode(fresh(tmp_path / one), monkeypatch, one)
+
+
+class TestQwen(Recorded):
+    host = QWEN
+    variables = {"QWEN_HOME": "{home}/.qwen"}
+    files = {".qwen/settings.json": SETTINGS}
+
+
+def test_every_column_of_the_table_is_proven():
+    """A column that no test of the suite looks at could claim anything."""
+    assert proven_columns() == set(COLUMNS)
+
+
+@pytest.mark.parametrize("host", find_hosts().usable, ids=lambda host: host.name)
+def test_what_a_host_lacks_is_what_its_code_lacks(host):
+    """Each column that code decides; of a host without hooks nothing else is there to lack."""
+    shown = shown_by_code(host, has_launcher=host.name in launched_hosts())
+    lacking = {name for name, is_there in shown.items() if not is_there}
+    said = lacking & {*host.capabilities.lacks} if has_hooks(host) else lacking
+    assert said == lacking
+    assert {*host.capabilities.lacks} & {*shown} <= lacking
+    assert not {*host.capabilities.how} & lacking
