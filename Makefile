@@ -1,6 +1,6 @@
 PYTHON ?= .venv/bin/python
 
-.PHONY: run test test-all durations frameworks mutants ci-full lint types bench bench-relay soak docs
+.PHONY: run test test-all durations frameworks mutants ci-full lint types bench bench-relay soak docs hosts
 
 run: .venv
 	.venv/bin/ultramon demo
@@ -17,6 +17,11 @@ durations: .venv
 # The oldest and newest supported version of each: make frameworks ARGS='langchain 1.1.0' for another
 frameworks: .venv
 	$(PYTHON) scripts/frameworks.py $(ARGS)
+
+# The table of docs/hosts.md, and the suite that proves it for each host
+hosts: .venv
+	$(PYTHON) scripts/generate_hosts_table.py
+	$(PYTHON) -m pytest -n 4 tests/hosts/test_host_contract.py tests/test_extending.py -k 'not backend and not integration'
 
 # A sample of modules; all that [tool.mutmut] names take an hour: make mutants MUTANTS='ultramon.*'
 MUTANTS ?= ultramon.state.liveness* ultramon.context.ladder* ultramon.notices.message_rules*

@@ -3,17 +3,13 @@
 import pytest
 from helpers import host_plays
 
-from ultramon.hosts.capabilities import COLUMNS, has_hooks, shown_by_code
 from ultramon.hosts.claude_code.host import CLAUDE_CODE
 from ultramon.hosts.codex.host import CODEX
 from ultramon.hosts.copilot.host import COPILOT
 from ultramon.hosts.gemini.host import GEMINI
 from ultramon.hosts.opencode.host import OPENCODE
 from ultramon.hosts.qwen.host import QWEN
-from ultramon.hosts.registry import find_hosts
-from ultramon.relay.opening import launched_hosts
 from ultramon.testing import HostContract
-from ultramon.testing.contract.host import proven_columns
 
 SETTINGS = b'{\n  "hooks": {"Stop": []},\n  "theme": "dark"\n}\n'
 
@@ -72,19 +68,3 @@ class TestQwen(Recorded):
     host = QWEN
     variables = {"QWEN_HOME": "{home}/.qwen"}
     files = {".qwen/settings.json": SETTINGS}
-
-
-def test_every_column_of_the_table_is_proven():
-    """A column that no test of the suite looks at could claim anything."""
-    assert proven_columns() == set(COLUMNS)
-
-
-@pytest.mark.parametrize("host", find_hosts().usable, ids=lambda host: host.name)
-def test_what_a_host_lacks_is_what_its_code_lacks(host):
-    """Each column that code decides; of a host without hooks nothing else is there to lack."""
-    shown = shown_by_code(host, has_launcher=host.name in launched_hosts())
-    lacking = {name for name, is_there in shown.items() if not is_there}
-    said = lacking & {*host.capabilities.lacks} if has_hooks(host) else lacking
-    assert said == lacking
-    assert {*host.capabilities.lacks} & {*shown} <= lacking
-    assert not {*host.capabilities.how} & lacking

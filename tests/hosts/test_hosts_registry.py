@@ -188,25 +188,3 @@ def test_every_method_of_the_port_is_on_the_page():
     names = {name for part in parts for name in vars(part) if not name.startswith("_")}
     assert len(names) > 20
     assert names <= set(re.findall(r"[a-z_]+", table))
-
-
-def test_the_table_of_hosts_says_what_is_so():
-    """What each built-in host takes, by its column."""
-    names = {
-        "Claude Code": "claude-code", "Codex": "codex", "Copilot CLI": "copilot",
-        "Gemini CLI": "gemini", "Qwen Code": "qwen", "opencode": "opencode",
-    }  # fmt: skip
-    table = PAGE[PAGE.index("| | Claude Code") :].partition("\n\n")[0]
-    head, _, *rows = [line.strip("|").split(" | ") for line in table.splitlines()]
-    hosts = [find_host(names[cell.strip(" |").rpartition(" ")[0]]) for cell in head[1:]]
-    assert {host.name for host in hosts} == set(names.values())
-    cells = {row[0].strip(): [cell.strip(" |") for cell in row[1:]] for row in rows}
-    for option, row in {
-        "enforce": "agents that do not return are ended",
-        "status_line": "status line",
-        "resident": "resident",
-    }.items():
-        offered = [not cell.startswith(("no", "the host")) for cell in cells[row]]
-        assert offered == [option in host.setup.own_options for host in hosts]
-    assert set(cells["`replay`, `report`, `resume`"]) == {"yes"}
-    assert all(host.setup.resume_words("s") for host in hosts)
