@@ -64,3 +64,17 @@ def test_the_page_shows_the_entry_point_of_the_package(kind):
     """Who copies these lines has what the example has."""
     (lines,) = re.findall(r"^```toml\n(.*?)^```\n", SECTIONS[kind], re.MULTILINE | re.DOTALL)
     assert lines in (EXTENSIONS / kind / "pyproject.toml").read_text(encoding="utf-8")
+
+
+def test_the_page_shows_a_whole_host():
+    """Each file of the package as it is, in at most 150 lines together."""
+    folder = EXTENSIONS / "host"
+    shown = re.findall(
+        r"^`examples/extensions/host/(\S+)`:\n\n```py\n(.*?)^```\n",
+        SECTIONS["host"],
+        re.MULTILINE | re.DOTALL,
+    )
+    files = {str(path.relative_to(folder)) for path in (folder / "ultramon_acme").glob("*.py")}
+    assert {name for name, _ in shown} == files
+    assert [name for name, text in shown if (folder / name).read_text() != text] == []
+    assert sum(text.count("\n") for _, text in shown) <= 150

@@ -25,7 +25,7 @@ from ultramon.hosts.install.planned_change import (
     read_backup,
     record_of,
 )
-from ultramon.hosts.install.plans import SetupRequest, choose, own_files
+from ultramon.hosts.install.plans import SetupRequest, choose, delete_traces, own_files
 from ultramon.hosts.installed_choices import InstalledChoices, choices_path
 from ultramon.system.files import delete_file, make_private_directory, replace_file
 
@@ -300,10 +300,7 @@ class Removal(PlannedChange):
                 os.rmdir(directory)
         if self.saves_choices:
             self.installed.save()
-        for path in self.traces:
-            delete_file(path)
-        with suppress(OSError):  # not empty: states of agents stay
-            os.rmdir(self.installed.state_directory)
+        delete_traces(self.traces, self.installed.state_directory)
 
 
 def can_have_resident() -> bool:

@@ -7,7 +7,8 @@ from __future__ import annotations
 
 import difflib
 import os
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
@@ -186,8 +187,8 @@ class FilePlan(Plan):
             else:
                 replace_file(self.file, self.after)
         if self.installed is None:
-            for path in own_files(self.state_directory, self.host):
-                delete_file(path)
+            traces = own_files(self.state_directory, self.host)
+            delete_traces(traces, self.state_directory)
 
 
 def own_files(state_directory: str, host: str) -> list[str]:
@@ -197,6 +198,14 @@ def own_files(state_directory: str, host: str) -> list[str]:
     except OSError:
         return []
     return [os.path.join(state_directory, name) for name in names if name.startswith(f"{host}.")]
+
+
+def delete_traces(paths: Iterable[str], state_directory: str) -> None:
+    """Delete files of the state directory, and the directory where nothing is left in it."""
+    for path in paths:
+        delete_file(path)
+    with suppress(OSError):  # not empty: states of agents stay
+        os.rmdir(state_directory)
 
 
 def chosen_choices(host: str, state_directory: str, choices: Choices) -> InstalledChoices:

@@ -4,18 +4,22 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from ultramon.hosts.port import Transcripts
+from ultramon.hosts.port import HookEvent, Transcripts
 from ultramon.hosts.transcripts.jsonl import read_lines
-from ultramon.hosts.transcripts.records import Report, Window
+from ultramon.hosts.transcripts.records import Record, Report, Window
 from ultramon.system.timestamps import parse_time
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
-    from ultramon.hosts.transcripts.records import Record
-
 
 class AcmeTranscripts(Transcripts):
+    def transcript_path(
+        self, event: HookEvent, subagent_id: str | None, session_id: str
+    ) -> str | None:
+        path = event.transcript_path
+        return path if path is None or subagent_id is None else f"{path}.{subagent_id}"
+
     def looks_like_transcript(self, head: bytes) -> bool:
         return head.startswith(b'{"acme"')
 
@@ -25,16 +29,7 @@ class AcmeTranscripts(Transcripts):
 
 def facts(entry: dict[str, Any]) -> tuple[Window, Report]:
     at = parse_time(entry["at"])
-    report = Report(
-        message_id=None,
-        model=entry["model"],
-        requested_model=None,
-        input_tokens=entry["input"],
-        cache_read_tokens=0,
-        cache_creation_tokens=0,
-        output_tokens=entry["output"],
-        at=at,
-    )
+    report = Report(None, entry["model"], None, entry["input"], 0, 0, entry["output"], at)
     return (Window(entry["window"], at), report)
 
 
