@@ -42,15 +42,6 @@ def test_every_file_comes_back_to_the_byte(home, shape):
     assert not home.states.exists()
 
 
-def test_without_a_file_there_is_none_afterwards(home):
-    """Neither hooks.json nor a folder that the installation made."""
-    home.path.rmdir()
-    home.install()
-    assert json.loads(home.hooks.read_text()).keys() == {"hooks"}
-    home.uninstall()
-    assert not home.path.exists()
-
-
 def test_what_was_added_meanwhile_stays(home):
     """The backup is for a file in which nothing else changed."""
     home.hooks.write_text("{}")

@@ -23,26 +23,19 @@ PLAIN = "01a20330-6723-72e3-ba49-0b404e343445"
 COMPACT = "01a20330-66a9-7962-92ee-9efb7404527b"
 CODEMODE = "01a20353-3944-7c52-97ef-49bc82cbe3fd"
 RESUME = "01a20341-8f30-77d1-b22e-ec259569f883"
-SUBAGENTS = "01a20330-9584-7a10-aff8-81fb9a155624"
-SUBA = f"{SUBAGENTS}.01a20330-9cf3-71a1-9dae-1a1f63ef3963"
-SUBB = f"{SUBAGENTS}.01a20330-a197-7363-a42e-92d73e9417ac"
 
 
 def test_a_plain_run(tmp_path):
-    """Every reading is that of the reply that made the call; each rung is announced once."""
+    """It is warned at the window that the client reports, and named after its prompt."""
     run = CodexRun(tmp_path, "plain")
-    seen, told = run.readings()
-    assert seen == {PLAIN: in_epoch(1, 21_000, 64_000, 118_000, 171_000, 205_000)}
+    _, told = run.readings()
     ((event, text),) = told[PLAIN]
     assert event == "PostToolUse"
     assert "66 %" in text
     assert "258,400" in text
     record = run.record(PLAIN)
-    assert (record.host, record.model, record.context_limit) == ("codex", "gpt-5.2", 258_400)
-    assert (record.active, record.outcome) == (False, "completed")
+    assert (record.host, record.model) == ("codex", "gpt-5.2")
     assert record.label == "project: [[MAIN]] do the work"
-    (level, critical) = run.events("context_threshold_reached")
-    assert (level["level"], critical["level"]) == ("warning", "critical")
 
 
 def test_an_answer_has_the_known_members_only(tmp_path):
@@ -89,21 +82,6 @@ def test_a_resumed_session_is_the_same_agent(tmp_path):
     record = run.record(RESUME)
     assert (record.generation, record.epoch, run.ids()) == (2, 1, [RESUME])
     assert told == {}
-
-
-def test_subagents_have_readings_of_their_own(tmp_path):
-    """Each by its own rollout, distinguished from parent and sibling, without notices of theirs."""
-    run = CodexRun(tmp_path, "subagents")
-    seen, told = run.readings()
-    assert seen == {
-        SUBAGENTS: in_epoch(1, 31_000, 42_000, 55_000, 61_000),
-        SUBA: in_epoch(1, 7_000, 140_000, 188_000),
-        SUBB: in_epoch(1, 9_000, 23_000),
-    }
-    assert told == {}
-    for agent_id in (SUBA, SUBB):
-        record = run.record(agent_id)
-        assert (record.parent_id, record.active, record.outcome) == (SUBAGENTS, False, "completed")
 
 
 def test_a_compacted_subagent_gets_its_pins_with_its_next_tool(tmp_path):

@@ -28,20 +28,6 @@ def home(tmp_path, monkeypatch):
     return found
 
 
-def test_nothing_is_left_of_a_file_and_of_folders_that_were_made(home):
-    """Those of the client that were there stay."""
-    shutil.rmtree(home.path.parent)
-    home.install()
-    assert home.hooks.is_file()
-    home.uninstall()
-    assert not home.path.parent.exists()
-    home.path.parent.mkdir()
-    home.install()
-    home.uninstall()
-    assert home.path.parent.exists()
-    assert not home.path.exists()
-
-
 @pytest.mark.parametrize("before", [OWN, "{}\n", '{"hooks": {}}', '{"version": 1}'])
 def test_a_file_of_a_person_comes_back_to_the_byte(home, before):
     """One of that name may hold other hooks already."""

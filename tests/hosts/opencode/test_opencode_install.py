@@ -44,20 +44,6 @@ def test_the_plugin_is_one_file_and_goes_with_the_folders_made_for_it(home, tmp_
     assert sorted(tmp_path.rglob("*")) == before
 
 
-def test_folders_and_files_of_the_client_stay(home):
-    """Other plugins too, and a file that had the name before."""
-    folder = home.plugin.parent
-    folder.mkdir(parents=True)
-    (folder / "other.js").write_text("export const Other = async () => ({})\n")
-    home.install()
-    home.uninstall()
-    assert [one.name for one in folder.iterdir()] == ["other.js"]
-    home.plugin.write_bytes(b"// mine\n")
-    home.install()
-    home.uninstall()
-    assert home.plugin.read_bytes() == b"// mine\n"
-
-
 def test_a_project_has_a_plugin_of_its_own(home):
     """It is that of the directory in which it was installed."""
     request = home.request(force=True, layer="project")
