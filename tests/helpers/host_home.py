@@ -40,6 +40,19 @@ class HostHome:
         plan.apply(time.time())
         return plan
 
+    def assert_comes_back(self, before):
+        """A file of a person takes every hook, keeps those of others, and is as before then."""
+        setup = self.host.setup
+        self.hooks.write_bytes(before)
+        others = setup.load().other_commands()
+        self.install()
+        assert sorted(one.event for one in setup.load().our_hooks()) == sorted(setup.load().events)
+        assert setup.load().other_commands() == others
+        assert not setup.plan_installation(self.request(force=True)).changes
+        self.uninstall()
+        assert self.hooks.read_bytes() == before
+        assert not self.states.exists()
+
     def findings(self):
         """What the doctor finds, by check and status."""
         context = DoctorContext(str(self.path), str(self.states), time.time())

@@ -31,15 +31,7 @@ def home(tmp_path, monkeypatch):
 @pytest.mark.parametrize("shape", SHAPES)
 def test_every_file_comes_back_to_the_byte(home, shape):
     """Foreign hooks and members stay where they are meanwhile, and nothing else is left."""
-    home.hooks.write_bytes(SHAPES[shape])
-    others = hooks().other_commands()
-    home.install()
-    assert sorted(hook.event for hook in hooks().our_hooks()) == sorted(EVENTS)
-    assert hooks().other_commands() == others
-    assert not CODEX.setup.plan_installation(home.request(force=True)).changes
-    home.uninstall()
-    assert home.hooks.read_bytes() == SHAPES[shape]
-    assert not home.states.exists()
+    home.assert_comes_back(SHAPES[shape])
 
 
 def test_what_was_added_meanwhile_stays(home):

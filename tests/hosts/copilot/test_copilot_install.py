@@ -12,7 +12,7 @@ from helpers.host_home import HostHome
 
 from ultramon.errors import ConfigurationError, StateCorruptError
 from ultramon.hosts.copilot.host import COPILOT
-from ultramon.hosts.copilot.setup import ENFORCING_EVENTS, EVENTS, hooks
+from ultramon.hosts.copilot.setup import ENFORCING_EVENTS, EVENTS
 from ultramon.hosts.install.plans import Choices
 from ultramon.system.findings import OK, PROBLEM, WARNING
 from ultramon.system.timestamps import format_time
@@ -31,12 +31,7 @@ def home(tmp_path, monkeypatch):
 @pytest.mark.parametrize("before", [OWN, "{}\n", '{"hooks": {}}', '{"version": 1}'])
 def test_a_file_of_a_person_comes_back_to_the_byte(home, before):
     """One of that name may hold other hooks already."""
-    home.hooks.write_text(before)
-    home.install()
-    assert sorted(hook.event for hook in hooks().our_hooks()) == sorted(EVENTS)
-    assert not COPILOT.setup.plan_installation(home.request(force=True)).changes
-    home.uninstall()
-    assert home.hooks.read_text() == before
+    home.assert_comes_back(before.encode())
 
 
 def test_the_form_is_that_of_the_client(home):

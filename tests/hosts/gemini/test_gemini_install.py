@@ -45,16 +45,8 @@ def home(tmp_path, monkeypatch):
 @pytest.mark.parametrize("shape", [*SHAPES, "settings", "comments"])
 def test_every_file_comes_back_to_the_byte(home, shape):
     """Foreign hooks and settings stay where they are meanwhile, and nothing else is left."""
-    before = {**SHAPES, "settings": SETTINGS.encode(), "comments": COMMENTED.encode()}[shape]
-    home.hooks.write_bytes(before)
-    others = hooks().other_commands()
-    home.install()
-    assert sorted(hook.event for hook in hooks().our_hooks()) == sorted(EVENTS)
-    assert hooks().other_commands() == others
-    assert not GEMINI.setup.plan_installation(home.request(force=True)).changes
-    home.uninstall()
-    assert home.hooks.read_bytes() == before
-    assert not home.states.exists()
+    own = {"settings": SETTINGS.encode(), "comments": COMMENTED.encode()}
+    home.assert_comes_back({**SHAPES, **own}[shape])
 
 
 def test_enforcement_needs_one_more_hook(home):

@@ -12,7 +12,7 @@ from helpers.qwen_session import NEW, recording
 from ultramon.errors import ConfigurationError, StateCorruptError
 from ultramon.hosts.qwen.configuration import SESSION_VARIABLE, compaction_tokens
 from ultramon.hosts.qwen.host import QWEN
-from ultramon.hosts.qwen.setup import EVENTS, settings
+from ultramon.hosts.qwen.setup import EVENTS
 from ultramon.system.findings import OK, PROBLEM
 from ultramon.system.timestamps import format_time
 
@@ -27,15 +27,7 @@ def home(tmp_path, monkeypatch):
 @pytest.mark.parametrize("shape", SHAPES)
 def test_every_file_comes_back_to_the_byte(home, shape):
     """Foreign hooks and members stay where they are meanwhile, and nothing else is left."""
-    home.hooks.write_bytes(SHAPES[shape])
-    others = settings().other_commands()
-    home.install()
-    assert sorted(hook.event for hook in settings().our_hooks()) == sorted(EVENTS)
-    assert settings().other_commands() == others
-    assert not QWEN.setup.plan_installation(home.request(force=True)).changes
-    home.uninstall()
-    assert home.hooks.read_bytes() == SHAPES[shape]
-    assert not home.states.exists()
+    home.assert_comes_back(SHAPES[shape])
 
 
 def test_what_the_client_adds_stays(home):
