@@ -519,7 +519,7 @@ class Host:
         name: In commands, states and file names: lower-case words with hyphens.
         package: The package with the modules ``dialect``, ``transcripts`` and ``setup``, which hold
             `DIALECT`, `TRANSCRIPTS` and `SETUP`. Without one of the last two the host offers
-            nothing of it. A module ``capabilities`` may say what it can do.
+            nothing of it.
         has_hooks: Whether it calls hooks; else it has no dialect, and its files alone are read.
 
     Attributes:
@@ -527,6 +527,7 @@ class Host:
         dialect: Loaded when it is first asked for, as are the others.
         transcripts: The host's files.
         setup: The host's installation.
+        capabilities: What it can do, of the module of that name; claims all without one.
     """
 
     capabilities: Capabilities
