@@ -8,7 +8,7 @@ CAPABILITIES = Capabilities(
     lacks={
         "ended": "a hook that ends a turn is shown as such, and the model is asked all the same",
     },
-    reading="always; a subagent's last reply at its end",
+    reading="always",
     subagents="by their ids",
     limit="as the host reports the window",
     warned="with the next tool or prompt",

@@ -100,6 +100,7 @@ class HostContract:
         played = run(FILLS)
         seen, _ = _watch(played)
         assert seen == ({} if self.lacks("reading") else _listed(played.readings))
+        assert list(played.state.glob("*.failures.jsonl")) == []
 
     @proves("warned")
     def test_an_agent_is_warned_once_per_level_in_the_next_request(
