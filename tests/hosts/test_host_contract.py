@@ -1,7 +1,13 @@
 """The six built-in hosts pass the suite that every host of ultramon passes."""
 
+import shutil
+import subprocess
+import sys
+
 import pytest
 from helpers import host_plays
+from helpers.distributions import EXTENSIONS
+from helpers.program import environment
 
 from ultramon.hosts.claude_code.host import CLAUDE_CODE
 from ultramon.hosts.codex.host import CODEX
@@ -68,3 +74,29 @@ class TestQwen(Recorded):
     host = QWEN
     variables = {"QWEN_HOME": "{home}/.qwen"}
     files = {".qwen/settings.json": SETTINGS}
+
+
+@pytest.mark.parametrize(
+    ("said", "instead", "test", "problem"),
+    [
+        ('"tasks": "it keeps no list",', "", "tasks", "acme claims it, and has no run 'tasks'"),
+        ('"tasks"', '"tasks": "none", "subagents"', "subagent", "not any("),
+        ('"tasks"', '"tasks": "none", "warned"', "warned", "1 failed"),
+        ('"relay"', '"coffee"', "relay or lacking", "2 failed"),
+    ],
+)
+def test_a_host_that_says_what_is_not_so_fails(tmp_path, said, instead, test, problem):
+    """It claims what it has no run of, lacks what it has, or names a column that there is not."""
+    folder = shutil.copytree(EXTENSIONS / "host", tmp_path / "host")
+    file = folder / "ultramon_acme" / "capabilities.py"
+    file.write_text(file.read_text().replace(said, instead))
+    done = subprocess.run(
+        [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", folder, "-k", test],
+        capture_output=True,
+        encoding="utf-8",
+        env=environment(PYTHONPATH=str(folder)),
+        cwd=tmp_path,
+        check=False,
+    )
+    assert done.returncode == 1
+    assert problem in done.stdout
