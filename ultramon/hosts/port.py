@@ -410,8 +410,21 @@ class Transcripts:
         return None
 
     def read_transcript(self, lines: Iterable[bytes]) -> Iterator[Record]:
-        """Yield the facts of one agent's transcript; never raises, whatever the bytes."""
-        return iter(())
+        """Yield the facts of one agent's transcript in the order they were written.
+
+        The default reads by `open_reader`. Holds one line at a time and never raises, whatever the
+        bytes; what cannot be read, or reports impossible token counts, is a `Broken`.
+
+        Args:
+            lines: The file's lines with their line ends; `bounded_lines` keeps hostile files small.
+        """
+        reader = self.open_reader()
+        if reader is None:
+            return
+        from ultramon.hosts.transcripts.jsonl import read_lines
+
+        yield from read_lines(lines, reader.read, reader.is_ignorable)
+        yield from reader.held
 
     def open_reader(self, memory: dict[str, Any] | None = None) -> TranscriptReader | None:
         """Return a reader of one transcript; None = a transcript that grew is read anew as a whole.

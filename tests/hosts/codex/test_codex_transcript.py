@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from ultramon.context.note import write_note
 from ultramon.hosts.claude_code import reader as claude_code
-from ultramon.hosts.codex.reader import identify, looks_like_transcript, read_transcript
+from ultramon.hosts.codex.reader import identify, looks_like_transcript
 from ultramon.hosts.codex.transcripts import TRANSCRIPTS
 from ultramon.hosts.transcripts.records import (
     Boundary,
@@ -66,7 +66,7 @@ NOTE = write_note(180_000, 258_400, reading=("usage", 0.0), now=1.0)
 
 def read(*lines):
     """The records of the lines."""
-    return list(read_transcript(lines))
+    return list(TRANSCRIPTS.read_transcript(lines))
 
 
 def of(kind, records):
@@ -77,7 +77,7 @@ def of(kind, records):
 def test_a_recorded_rollout_gives_each_response_once():
     """The usage records count, the token_count lines that repeat them do not."""
     with ROLLOUT.open("rb") as file:
-        records = list(read_transcript(file))
+        records = list(TRANSCRIPTS.read_transcript(file))
     reports = of(Report, records)
     assert [(r.message_id, r.tokens, r.cache_read_tokens) for r in reports] == [
         ("resp_1", 20_000, 0),
@@ -92,7 +92,7 @@ def test_a_recorded_rollout_gives_each_response_once():
 def test_recorded_tool_results_name_their_tool():
     """The name stands in the call, and the call is counted by the report that follows it."""
     with ROLLOUT.open("rb") as file:
-        records = list(read_transcript(file))
+        records = list(TRANSCRIPTS.read_transcript(file))
     (standing,) = of(Standing, records)
     assert ([source for source, _ in standing.parts], standing.is_whole) == (["system"], False)
     contents = of(Content, records)
@@ -144,7 +144,7 @@ def test_two_lines_about_one_compaction_are_one_boundary():
 def test_the_request_that_made_the_summary_is_no_reading():
     """It still saw the old window, and its usage is written before the line that names it."""
     with COMPACTED.open("rb") as file:
-        records = [r for r in read_transcript(file) if isinstance(r, Report | Boundary)]
+        records = [r for r in TRANSCRIPTS.read_transcript(file) if isinstance(r, Report | Boundary)]
     assert [getattr(r, "tokens", None) for r in records] == [
         30_000, 96_000, 151_000, None, 12_000, 40_000, 52_000,
     ]  # fmt: skip
@@ -162,7 +162,7 @@ def test_the_last_reply_of_a_rollout_counts():
 def test_an_overflow_is_a_record():
     """The turn ends with it; its token count of nothing is no reading."""
     with OVERFLOWED.open("rb") as file:
-        records = [r for r in read_transcript(file) if isinstance(r, Report | Overflow)]
+        records = [r for r in TRANSCRIPTS.read_transcript(file) if isinstance(r, Report | Overflow)]
     *reports, overflow = records
     assert [report.tokens for report in reports] == [21_000, 240_000]
     assert overflow == Overflow(1795363353.982)
@@ -217,8 +217,8 @@ def test_a_rollout_that_lost_its_head_is_read(tmp_path, lost_lines, cut):
     assert looks_like_transcript(b"".join(left))
     identity = identify(left)
     assert identity.qualified_id == THREAD
-    reports = [one for one in read_transcript(left) if isinstance(one, Report)]
-    whole = [one for one in read_transcript(lines) if isinstance(one, Report)]
+    reports = [one for one in TRANSCRIPTS.read_transcript(left) if isinstance(one, Report)]
+    whole = [one for one in TRANSCRIPTS.read_transcript(lines) if isinstance(one, Report)]
     assert [one.tokens for one in reports] == [one.tokens for one in whole]
     path = tmp_path / "rollout.jsonl"
     path.write_bytes(b"".join(left))
@@ -304,7 +304,7 @@ def test_impossible_numbers_break_the_line_and_nothing_else(name, value):
 )
 def test_no_rollout_raises(lines):
     """Whatever the file holds, reading it gives records."""
-    assert all(isinstance(record, Record) for record in read_transcript(lines))
+    assert all(isinstance(record, Record) for record in TRANSCRIPTS.read_transcript(lines))
     identity = identify(lines)
     assert identity is None or identity.session_id
     assert looks_like_transcript(b"".join(lines)) in (True, False)
@@ -314,7 +314,7 @@ def test_no_rollout_raises(lines):
 def test_the_end_of_a_turn_says_whether_there_is_a_text(path, has_text):
     """A thread that ran out of room gives its launcher nothing."""
     with path.open("rb") as file:
-        (returned,) = [r for r in read_transcript(file) if isinstance(r, Returned)]
+        (returned,) = [r for r in TRANSCRIPTS.read_transcript(file) if isinstance(r, Returned)]
     assert (returned.agent_id, returned.has_text) == (None, has_text)
 
 

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ultramon.context.note import write_note
-from ultramon.hosts.copilot.reader import identify, looks_like_transcript, read_transcript
+from ultramon.hosts.copilot.reader import identify, looks_like_transcript
 from ultramon.hosts.copilot.transcripts import TRANSCRIPTS
 from ultramon.hosts.transcripts.jsonl import bounded_lines
 from ultramon.hosts.transcripts.records import (
@@ -47,7 +47,7 @@ def lines_of(name, agent_id=None):
 
 
 def records_of(name, agent_id=None):
-    return list(read_transcript(lines_of(name, agent_id)))
+    return list(TRANSCRIPTS.read_transcript(lines_of(name, agent_id)))
 
 
 def of(kind, records):
@@ -132,7 +132,9 @@ def test_a_compaction_that_was_given_up_costs_and_changes_nothing():
     data = {"success": False, "outcome": "cancelled"}
     used = {"compactionTokensUsed": {"model": "m", "inputTokens": 9, "outputTokens": 1}}
     for more, kinds in (({}, []), (used, [Billed])):
-        found = list(read_transcript([event("session.compaction_complete", data | more)]))
+        found = list(
+            TRANSCRIPTS.read_transcript([event("session.compaction_complete", data | more)])
+        )
         assert [type(one) for one in found] == kinds
 
 
@@ -140,9 +142,12 @@ def test_a_refused_request_is_an_overflow_and_a_limit_is_none():
     """By the words of the provider, and by the status."""
     assert len(of(Overflow, records_of("overflow"))) == 1
     data = {"errorType": "rate_limit", "message": "429 too many requests", "statusCode": 429}
-    (found,) = read_transcript([event("session.error", data)])
+    (found,) = TRANSCRIPTS.read_transcript([event("session.error", data)])
     assert isinstance(found, LimitReached)
-    assert list(read_transcript([event("session.error", data | {"statusCode": 500})])) == []
+    assert (
+        list(TRANSCRIPTS.read_transcript([event("session.error", data | {"statusCode": 500})]))
+        == []
+    )
 
 
 def test_texts_are_what_filled_the_window():
@@ -159,12 +164,12 @@ def test_texts_are_what_filled_the_window():
     said = write_note(80_000, 100_000, reading=("reported", 1.0), now=1.0)
     reminder = f"<system_reminder>\n{said}\n</system_reminder>"
     prompt = {"content": "go", "transformedContent": f"<now>1</now>\n\ngo\n\n{reminder}"}
-    found = of(Content, read_transcript([event("user.message", prompt)]))
+    found = of(Content, TRANSCRIPTS.read_transcript([event("user.message", prompt)]))
     assert [(one.text, one.source) for one in found] == [
         ("go", "user"), ("<now>1</now>", "attachment:time"), (said, "ultramon"),
     ]  # fmt: skip
     skill = event("user.message", {"content": "do", "source": "skill-x"})
-    assert [one.by_host for one in of(Content, read_transcript([skill]))] == [True]
+    assert [one.by_host for one in of(Content, TRANSCRIPTS.read_transcript([skill]))] == [True]
 
 
 def test_the_system_prompt_stands_in_every_request():
@@ -172,7 +177,7 @@ def test_the_system_prompt_stands_in_every_request():
     (found, *_) = of(Standing, records_of("plain_then_continue"))
     assert (found.parts, found.is_whole) == ((("system", "…"),), False)
     said = "You are.\n<custom_instruction>\nRule.\n</custom_instruction>\n\nEnd."
-    (found,) = read_transcript([event("system.message", {"content": said})])
+    (found,) = TRANSCRIPTS.read_transcript([event("system.message", {"content": said})])
     assert found.parts == (
         ("system", "You are.\n\n\nEnd."), ("memory:custom instructions", "\nRule.\n"),
     )  # fmt: skip
@@ -181,7 +186,9 @@ def test_the_system_prompt_stands_in_every_request():
 def test_a_rewind_is_no_compaction():
     """A person took back what was said last."""
     data = {"upToEventId": "e", "eventsRemoved": 3}
-    assert len(of(Rewind, read_transcript([event("session.snapshot_rewind", data)]))) == 1
+    assert (
+        len(of(Rewind, TRANSCRIPTS.read_transcript([event("session.snapshot_rewind", data)]))) == 1
+    )
 
 
 def last(name, agent_id=None):
@@ -263,7 +270,7 @@ def test_a_reader_continues_where_another_stopped():
 @given(st.lists(st.one_of(st.binary(max_size=80), st.sampled_from(lines_of("compaction")))))
 def test_any_bytes_give_records(lines):
     """Nothing is raised, whatever a file holds."""
-    assert all(isinstance(one, Record) for one in read_transcript(lines))
+    assert all(isinstance(one, Record) for one in TRANSCRIPTS.read_transcript(lines))
     identify(lines)
     looks_like_transcript(b"".join(lines))
 
@@ -271,7 +278,7 @@ def test_any_bytes_give_records(lines):
 @pytest.mark.parametrize("tokens", [-1, 1.5, True, "9", 2_000_000_000])
 def test_an_impossible_count_is_broken_and_no_reading(tmp_path, tokens):
     """The reply before it is the last one."""
-    (found,) = of(Broken, read_transcript([usage(tokens)]))
+    (found,) = of(Broken, TRANSCRIPTS.read_transcript([usage(tokens)]))
     assert "inputTokens" in found.reason
     file = tmp_path / "events.jsonl"
     file.write_bytes(usage(7) + usage(tokens))
@@ -281,7 +288,7 @@ def test_an_impossible_count_is_broken_and_no_reading(tmp_path, tokens):
 
 def test_a_request_for_something_else_is_billed_and_no_reading():
     """What the host asks beside the conversation says nothing of its window."""
-    (window, found) = read_transcript([usage(7, interactionType="session-title")])
+    (window, found) = TRANSCRIPTS.read_transcript([usage(7, interactionType="session-title")])
     assert (type(window), type(found), found.is_summary) == (Window, Billed, False)
 
 

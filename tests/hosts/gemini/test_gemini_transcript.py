@@ -10,7 +10,8 @@ from hypothesis import strategies as st
 
 from ultramon.hosts.gemini.host import GEMINI
 from ultramon.hosts.gemini.last_reading import read_last_reading, read_last_replies
-from ultramon.hosts.gemini.reader import identify, looks_like_transcript, read_transcript
+from ultramon.hosts.gemini.reader import identify, looks_like_transcript
+from ultramon.hosts.gemini.transcripts import TRANSCRIPTS
 from ultramon.hosts.transcripts.records import Boundary, Broken, Content, Record, Report, Returned
 
 AT = "2026-11-22T12:20:09.290Z"
@@ -45,7 +46,7 @@ NEWER = ("y", "<state_snapshot>so far, too</state_snapshot>")
 
 def read(*lines):
     """The records of the lines."""
-    return list(read_transcript(lines))
+    return list(TRANSCRIPTS.read_transcript(lines))
 
 
 def of(kind, records):
@@ -64,7 +65,7 @@ def test_a_recorded_session_gives_each_reply_once():
     """A reply is written again when its tools have run; cached tokens are part of its input."""
     (path,) = (RECORDED / "plain" / "chats").glob("*.jsonl")
     with path.open("rb") as file:
-        records = list(read_transcript(file))
+        records = list(TRANSCRIPTS.read_transcript(file))
     counts = [(one.tokens, one.cache_read_tokens, one.output_tokens) for one in of(Report, records)]
     assert counts == [
         (22_000, 0, 40), (130_000, 20_000, 90), (301_000, 120_000, 60), (470_000, 300_000, 55),
@@ -194,7 +195,7 @@ ENTRIES = st.dictionaries(
 @given(st.lists(st.binary() | ENTRIES.map(line)))
 def test_no_session_file_raises(tmp_path_factory, lines):
     """Whatever the file holds, reading it gives records, and a reading or none."""
-    assert all(isinstance(record, Record) for record in read_transcript(lines))
+    assert all(isinstance(record, Record) for record in TRANSCRIPTS.read_transcript(lines))
     identity = identify(lines)
     assert identity is None or identity.session_id
     assert looks_like_transcript(b"".join(lines)) in (True, False)

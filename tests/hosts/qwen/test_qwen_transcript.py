@@ -9,7 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ultramon.hosts.claude_code.host import CLAUDE_CODE
-from ultramon.hosts.qwen.reader import identify, looks_like_transcript, read_transcript
+from ultramon.hosts.qwen.reader import identify, looks_like_transcript
+from ultramon.hosts.qwen.transcripts import TRANSCRIPTS
 from ultramon.hosts.transcripts.records import (
     Boundary,
     Broken,
@@ -37,7 +38,7 @@ def reply(tokens, *parts, **more):
 
 
 def read(*lines):
-    return list(read_transcript(lines))
+    return list(TRANSCRIPTS.read_transcript(lines))
 
 
 def of(kind, records):
@@ -47,7 +48,7 @@ def of(kind, records):
 def records_of(version, name, pattern="*-*.jsonl"):
     (path,) = recording(version, name).glob(pattern)
     with path.open("rb") as file:
-        return list(read_transcript(file))
+        return list(TRANSCRIPTS.read_transcript(file))
 
 
 def test_cached_tokens_are_part_of_the_input():
@@ -182,7 +183,7 @@ KEYS = st.sampled_from(
 )
 def test_no_file_raises(lines):
     """Whatever the file holds, reading it gives records."""
-    assert all(isinstance(record, Record) for record in read_transcript(lines))
+    assert all(isinstance(record, Record) for record in TRANSCRIPTS.read_transcript(lines))
     identity = identify(lines)
     assert identity is None or identity.session_id
     assert looks_like_transcript(b"".join(lines)) in (True, False)

@@ -15,7 +15,6 @@ from ultramon.hosts.transcripts.jsonl import (
     has_line,
     head_objects,
     optional_token_count,
-    read_lines,
     text_of,
     text_or_none,
     token_count,
@@ -43,7 +42,7 @@ from ultramon.system.timestamps import parse_time
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Iterable
     from typing import Any
 
     from ultramon.hosts.transcripts.jsonl import JsonObject
@@ -53,21 +52,6 @@ _SKILLS_TAG = "<skills_instructions>"
 _MEMORY_FILE = "AGENTS.md"
 _MEMORY_HEADING = f"# {_MEMORY_FILE} instructions for "
 _PROJECT_MARK = "\n--- project-doc ---\n"
-
-
-def read_transcript(lines: Iterable[bytes]) -> Iterator[Record]:
-    """Yield the facts of one thread's rollout in the order they were written.
-
-    Holds one line at a time and never raises, whatever the bytes; what cannot be read, or reports
-    impossible token counts, is a `Broken`. A Report comes after the Content of its reply, and its
-    input includes the cached tokens.
-
-    Args:
-        lines: The file's lines with their line ends; `bounded_lines` keeps hostile files small.
-    """
-    reader = LineReader()
-    yield from read_lines(lines, reader.read, reader.is_ignorable)
-    yield from reader.held
 
 
 def identify(lines: Iterable[bytes], thread_id: str | None = None) -> TranscriptIdentity | None:
@@ -169,6 +153,8 @@ def _instructed_model(instructions: object) -> str | None:
 
 class LineReader(TranscriptReader):
     """What must be remembered from line to line of one rollout.
+
+    A Report comes after the Content of its reply, and its input includes the cached tokens.
 
     Args:
         memory: Of a reader of the lines before.

@@ -59,7 +59,6 @@ class CodexTranscripts(Transcripts):
     client_version = staticmethod(last_reading.client_version)
     looks_like_transcript = staticmethod(reader.looks_like_transcript)
     identify = staticmethod(reader.identify)
-    read_transcript = staticmethod(reader.read_transcript)
 
     def identify_file(self, path: str, lines: Iterable[bytes]) -> TranscriptIdentity | None:
         """Return whose rollout it is; one that lost its first lines is named after its thread."""

@@ -14,7 +14,6 @@ from ultramon.hosts.transcripts.jsonl import (
     head_objects,
     object_in,
     optional_token_count,
-    read_lines,
     text_of,
     text_or_none,
     token_count,
@@ -66,19 +65,6 @@ _TIME = "attachment:time"
 _INSTRUCTED, _INSTRUCTED_END = "<custom_instruction>", "</custom_instruction>"
 _INSTRUCTIONS = f"{MEMORY}custom instructions"
 """All such files together: their names are not written down."""
-
-
-def read_transcript(lines: Iterable[bytes]) -> Iterator[Record]:
-    """Yield the facts of one agent in the order they were written.
-
-    Never raises, whatever the bytes; what cannot be read is a `Broken`. A Report comes before the
-    Content of its reply; its input includes the cached tokens.
-
-    Args:
-        lines: Those of a file, for its session; those of a subagent as `AgentFile` gives them.
-    """
-    reader = LineReader()
-    return read_lines(lines, reader.read, reader.is_ignorable)
 
 
 def looks_like_transcript(head: bytes) -> bool:
@@ -199,6 +185,8 @@ def error_of(entry: JsonObject) -> str | None:
 
 class LineReader(TranscriptReader):
     """What must be remembered from event to event of one agent.
+
+    A Report comes before the Content of its reply; its input includes the cached tokens.
 
     Args:
         memory: Of a reader of the lines before.

@@ -41,7 +41,6 @@ class CopilotTranscripts(Transcripts):
     new_requests = staticmethod(last_reading.read_new_requests)
     looks_like_transcript = staticmethod(reader.looks_like_transcript)
     identify = staticmethod(reader.identify)
-    read_transcript = staticmethod(reader.read_transcript)
 
     def transcripts_in(self, path: str) -> list[str] | None:
         """Return the session of an event file, and its subagents."""

@@ -13,7 +13,6 @@ from ultramon.hosts.transcripts.jsonl import (
     head_objects,
     object_in,
     optional_token_count,
-    read_lines,
     text_of,
     text_or_none,
     token_count,
@@ -44,19 +43,6 @@ _FOLDERS = "**Workspace Directories:**\n  - "
 _SUBAGENT = "subagent"
 _MESSAGES = ("user", "gemini", "info", "error")
 _NUDGE = "[System: You successfully executed a tool but returned an empty response."
-
-
-def read_transcript(lines: Iterable[bytes]) -> Iterator[Record]:
-    """Yield the facts of one agent's session file in the order they were written.
-
-    Holds one line at a time and never raises, whatever the bytes; what cannot be read, or reports
-    impossible token counts, is a `Broken`. A Report's input includes the cached tokens.
-
-    Args:
-        lines: The file's lines with their line ends; `bounded_lines` keeps hostile files small.
-    """
-    reader = LineReader()
-    yield from read_lines(lines, reader.read, reader.is_ignorable)
 
 
 def identify(lines: Iterable[bytes], session_id: str | None = None) -> TranscriptIdentity | None:
@@ -176,6 +162,8 @@ def result_of(entry: JsonObject) -> str | None:
 
 class LineReader(TranscriptReader):
     """What must be remembered from line to line of one session file.
+
+    A Report's input includes the cached tokens.
 
     Args:
         memory: Of a reader of the lines before.

@@ -46,7 +46,6 @@ class GeminiTranscripts(Transcripts):
     read_last_replies = staticmethod(last_reading.read_last_replies)
     looks_like_transcript = staticmethod(reader.looks_like_transcript)
     identify = staticmethod(reader.identify)
-    read_transcript = staticmethod(reader.read_transcript)
 
     def identify_file(self, path: str, lines: Iterable[bytes]) -> TranscriptIdentity | None:
         """Return whose session file it is; the folder of a subagent's names its session."""

@@ -14,7 +14,6 @@ from ultramon.hosts.transcripts.jsonl import (
     has_line,
     head_objects,
     optional_token_count,
-    read_lines,
     text_of,
     text_or_none,
     token_count,
@@ -36,7 +35,7 @@ from ultramon.system.timestamps import parse_time
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Iterable
     from typing import Any
 
     from ultramon.hosts.transcripts.jsonl import JsonObject
@@ -49,20 +48,6 @@ _FIRST_KEYS = b'{"uuid":"'
 _TEXT_KEYS = ("text",)
 _RESULT_KEYS = ("output", "error")
 _FILE_KEYS = ("file_path", "absolute_path")
-
-
-def read_transcript(lines: Iterable[bytes]) -> Iterator[Record]:
-    """Yield the facts of one agent's file in the order they were written.
-
-    Holds one line at a time and never raises, whatever the bytes; what cannot be read, or reports
-    impossible token counts, is a `Broken`. A Report comes before the Content of its reply, and its
-    input includes the cached tokens.
-
-    Args:
-        lines: The file's lines with their line ends; `bounded_lines` keeps hostile files small.
-    """
-    reader = LineReader()
-    return read_lines(lines, reader.read, reader.is_ignorable)
 
 
 def identify(lines: Iterable[bytes]) -> TranscriptIdentity | None:
@@ -104,6 +89,8 @@ def _is_own(entry: JsonObject) -> bool:
 
 class LineReader(TranscriptReader):
     """What must be remembered from line to line of one file.
+
+    A Report comes before the Content of its reply, and its input includes the cached tokens.
 
     Args:
         memory: Of a reader of the lines before.

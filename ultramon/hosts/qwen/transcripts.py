@@ -51,7 +51,6 @@ class QwenCodeTranscripts(Transcripts):
     client_version = staticmethod(last_version)
     looks_like_transcript = staticmethod(reader.looks_like_transcript)
     identify = staticmethod(reader.identify)
-    read_transcript = staticmethod(reader.read_transcript)
 
     def open_reader(self, memory: dict[str, Any] | None = None) -> TranscriptReader:
         """Return a reader of one file."""
