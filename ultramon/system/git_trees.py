@@ -62,7 +62,7 @@ def write_tree(root: str, *, folder: str, seconds: float) -> WrittenTree:
     Raises:
         WorkspaceError: git refused, or took too long.
     """
-    git = _BoundedGit(root, seconds)
+    git = BoundedGit(root, seconds)
     index = os.path.join(folder, f"index.{random_hex(6)}.tmp")
     environ = {"GIT_INDEX_FILE": index}
     note = None
@@ -101,7 +101,7 @@ def keep_tree(root: str, ref: str, message: str, *, folder: str, seconds: float)
     Raises:
         WorkspaceError: git refused, or took too long.
     """
-    git = _BoundedGit(root, seconds)
+    git = BoundedGit(root, seconds)
     written = write_tree(root, folder=folder, seconds=seconds)
     parents = ("-p", written.head) if written.head else ()
     # No argument holds half a character or a NUL.
@@ -111,7 +111,7 @@ def keep_tree(root: str, ref: str, message: str, *, folder: str, seconds: float)
     return KeptTree(commit, written.note)
 
 
-class _BoundedGit:
+class BoundedGit:
     """Runs git in one repository, all calls together within a time."""
 
     def __init__(self, root: str, seconds: float) -> None:

@@ -104,3 +104,25 @@ def _started_with(wanted: set[bytes], pids: Iterable[int]) -> list[int]:
         if wanted <= set(environ.split(b"\0")):
             found.append(pid)
     return found
+
+
+def runs_in(program: str, *directories: str) -> bool:
+    """Return whether a program of that name runs in one of these directories or below.
+
+    Args:
+        program: As the system names it.
+        *directories: Real paths.
+
+    Returns:
+        True as well where the system shows no processes: one may run.
+    """
+    if not sees_processes():
+        return True
+    for pid in _pids():
+        with suppress(OSError):
+            with open(f"{_PROC}/{pid}/comm", "rb") as file:
+                name = file.read().rstrip(b"\n")
+            place = os.readlink(f"{_PROC}/{pid}/cwd") if name == os.fsencode(program) else None
+            if place and any(f"{place}/".startswith(f"{one}/") for one in directories):
+                return True
+    return False

@@ -22,6 +22,8 @@ class Rejection(NamedTuple):
     """What `verify` may return in the place of False: why an item is not confirmed."""
 
     reason: str
+    is_final: bool = False
+    """Whether another context would fare no better: the item is set aside."""
 
     def __bool__(self) -> bool:
         return False

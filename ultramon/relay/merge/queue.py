@@ -1,0 +1,264 @@
+"""The merge queue of a run: its branch only ever names commits that were checked as a whole."""
+
+from __future__ import annotations
+
+import os
+import threading
+from concurrent.futures import Future
+from typing import TYPE_CHECKING, NamedTuple
+
+from ultramon.errors import WorkspaceError
+from ultramon.fleet.supervise.verification import Rejection
+from ultramon.relay.merge.branch import GIT_SECONDS
+from ultramon.relay.merge.candidate import build
+from ultramon.relay.merge.trees import changed_files
+from ultramon.system.files import delete_quietly
+from ultramon.system.git_trees import BoundedGit
+from ultramon.system.process_search import runs_in
+from ultramon.system.wording import plural
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from ultramon.fleet.supervise.verification import Verdict
+    from ultramon.relay.merge.branch import RunBranch
+    from ultramon.relay.merge.candidate import Candidate, Change
+    from ultramon.relay.merge.trees import Conflict
+
+MAX_SHOWN = 3
+"""Files that a reason names."""
+MAX_MOVES = 5
+"""So often in a row the branch may be moved by somebody else before a merge gives up."""
+
+
+class Checks(NamedTuple):
+    """What decides whether a tree may become that of the branch; each runs in the queue's tree."""
+
+    item: Callable[[str], Verdict] | None
+    """Of an item by its name; None = none."""
+    tree: Callable[[], Verdict] | None
+    """Of the whole tree; None = none."""
+    protected: tuple[str, ...] = ()
+    """Pathspecs of git: an item that changes such a file is rejected."""
+
+
+class MergeCounts(NamedTuple):
+    """What a queue has done since it was made."""
+
+    merged: int = 0
+    conflicts: int = 0
+    red: int = 0
+    """Items whose tree did not pass."""
+    checks: int = 0
+    """Trees that were checked."""
+
+
+class MergeQueue:
+    """Merges items in the order in which they come, several at a time.
+
+    Args:
+        root: A working tree of its own, detached; nothing else works in it.
+        branch: Where the items go to.
+        candidate_ref: Full name of the ref that keeps what is being checked.
+        checks: What a tree must pass.
+        batch: How many items are checked together.
+        tell: Called with a line for each move.
+    """
+
+    def __init__(
+        self,
+        root: str,
+        branch: RunBranch,
+        candidate_ref: str,
+        checks: Checks,
+        *,
+        batch: int,
+        tell: Callable[[str], object],
+    ) -> None:
+        self.counts = MergeCounts()
+        self._root = root
+        self._branch = branch
+        self._candidate_ref = candidate_ref
+        self._checks = checks
+        self._batch = batch
+        self._tell = tell
+        self._waiting: list[tuple[Change, Future[Verdict]]] = []
+        self._lock = threading.Lock()
+        self._turn = threading.Lock()
+        if not runs_in("git", os.path.realpath(root)):
+            # Of a git that was killed with an earlier relay.
+            delete_quietly(
+                self._git("rev-parse", "--path-format=absolute", "--git-path", "index.lock")
+            )
+
+    @property
+    def waiting_count(self) -> int:
+        """How many items wait for their turn."""
+        return len(self._waiting)
+
+    def check_base(self) -> Verdict:
+        """Check the tree that the branch names now.
+
+        Raises:
+            WorkspaceError: git refused.
+        """
+        with self._turn:
+            self._check_out(self._branch.tip)
+            return True if self._checks.tree is None else self._checks.tree()
+
+    def merge(self, change: Change) -> Verdict:
+        """Merge an item, and return when it is on the branch, or why it is not.
+
+        Several threads may call: one of them merges for all that wait.
+
+        Raises:
+            WorkspaceError: git refused, or the branch cannot be moved.
+        """
+        if change.item in self._branch.merged():
+            return True  # and its caller was killed before it could say so
+        if (reason := self._refuse(change)) is not None:
+            return reason
+        answer: Future[Verdict] = Future()
+        with self._lock:
+            self._waiting.append((change, answer))
+        with self._turn:
+            while not answer.done():
+                with self._lock:
+                    taken = dict(self._waiting[: self._batch])
+                    del self._waiting[: self._batch]
+                try:
+                    self._merge_all(taken)
+                except Exception as error:  # noqa: BLE001 - each caller gets it
+                    for one in taken.values():
+                        if not one.done():
+                            one.set_exception(error)
+        return answer.result()
+
+    def close(self) -> None:
+        """Let go of the last candidate; what was merged does not need it."""
+        self._git("update-ref", "-d", self._candidate_ref)
+
+    def _refuse(self, change: Change) -> Rejection | None:
+        """Return why an item is not even tried."""
+        protected = self._checks.protected
+        if not protected:
+            return None
+        files = changed_files(
+            self._root, change.before, change.commit, seconds=GIT_SECONDS, among=protected
+        )
+        if not files:
+            return None
+        return Rejection(f"it changes {_listed(files)}, which --protect keeps from items", True)
+
+    def _merge_all(self, answers: dict[Change, Future[Verdict]]) -> None:
+        """Merge a batch, until each has its answer.
+
+        What conflicts waits for the others: the conflict may be with one that is not merged.
+        """
+        left, moves = list(answers), 0
+        while left:
+            tip = self._branch.tip
+            candidate = build(self._root, tip, left)
+            if not candidate.changes:
+                for change, conflicts in candidate.conflicts.items():
+                    self._count(conflicts=1)
+                    answers[change].set_result(self._describe(conflicts, tip))
+                return
+            good, verdict = self._find_good(candidate)
+            if good and not self._move(candidate, good):
+                moves += 1
+                if moves > MAX_MOVES:
+                    raise WorkspaceError(self._root, f"{self._branch.name} is moved by others")
+                continue  # all is built anew on what it names now
+            for change in candidate.changes[:good]:
+                answers[change].set_result(True)
+            if verdict is not True:
+                if not good:
+                    self._check_blame(tip)
+                self._count(red=1)
+                answers[candidate.changes[good]].set_result(verdict)
+            left = [change for change in left if not answers[change].done()]
+
+    def _check_blame(self, tip: str) -> None:
+        """Check the branch itself, on which an item has failed alone."""
+        if self._checks.tree is None:
+            return
+        self._check_out(tip)
+        if not (found := self._checks.tree()):
+            why = found.reason if isinstance(found, Rejection) else "not verified"
+            advice = "it depends on something outside of the tree, or is not always the same"
+            raise WorkspaceError(
+                self._root, f"the check of the whole tree fails without any item: {why}", advice
+            )
+
+    def _find_good(self, candidate: Candidate) -> tuple[int, Verdict]:
+        """Return how many of a candidate's items pass together, and why not one more.
+
+        Each prefix that is called good was checked itself.
+        """
+        count = len(candidate.changes)
+        good, bad = 0, count + 1
+        verdict: Verdict = True
+        tried = count
+        while bad - good > 1:
+            found = self._check(candidate, tried)
+            if found is True:
+                good = tried
+            else:
+                bad, verdict = tried, found
+            tried = (good + bad) // 2
+        return good, verdict
+
+    def _check(self, candidate: Candidate, count: int) -> Verdict:
+        """Check the tree with the first items of a candidate."""
+        commit = candidate.commits[count - 1]
+        self._git("update-ref", self._candidate_ref, commit)
+        self._check_out(commit)
+        self._count(checks=1)
+        for change in candidate.changes[:count]:
+            if self._checks.item is not None and not (found := self._checks.item(change.name)):
+                why = found.reason if isinstance(found, Rejection) else "not verified"
+                beside = "" if count == 1 else f" beside {plural(count - 1, 'other item')}"
+                return Rejection(f"merged{beside}, the check of {change.name} fails: {why}")
+        if self._checks.tree is None:
+            return True
+        found = self._checks.tree()
+        if found:
+            return True
+        why = found.reason if isinstance(found, Rejection) else "not verified"
+        return Rejection(f"merged, the whole tree fails its check: {why}")
+
+    def _move(self, candidate: Candidate, count: int) -> bool:
+        commit = candidate.commits[count - 1]
+        if not self._branch.move(commit, candidate.base):
+            return False
+        self._count(merged=count)
+        names = _listed([change.name for change in candidate.changes[:count]])
+        self._tell(
+            f"merged: {names} ({self._branch.name.removeprefix('refs/heads/')}@{commit[:9]})"
+        )
+        return True
+
+    def _describe(self, conflicts: Sequence[Conflict], tip: str) -> Rejection:
+        """Return the facts of a conflict: files, lines, and with whose work."""
+        path = conflicts[0].path
+        other = self._branch.last_change(path, self._branch.base, tip)
+        whose = "" if other is None else f" with {other[:80]}"
+        return Rejection(f"conflict{whose}: {_listed([str(one) for one in conflicts])}")
+
+    def _check_out(self, commit: str) -> None:
+        self._git("checkout", "--quiet", "--detach", "--force", commit)
+        # What an earlier check left, but for what the project ignores: that may be its setup.
+        self._git("clean", "-ffdq")
+
+    def _count(self, **more: int) -> None:
+        old = self.counts._asdict()
+        self.counts = MergeCounts(**{name: old[name] + more.get(name, 0) for name in old})
+
+    def _git(self, *arguments: str) -> str:
+        return BoundedGit(self._root, GIT_SECONDS)(*arguments)
+
+
+def _listed(names: Sequence[str]) -> str:
+    shown = ", ".join(names[:MAX_SHOWN])
+    return shown if len(names) <= MAX_SHOWN else f"{shown} and {len(names) - MAX_SHOWN} more"
