@@ -101,6 +101,7 @@ class JournalEvent(NamedTuple):
         occurred_at: As the journal says it.
         handoff: With ``agent_assigned``, ``handoff_ready`` and ``checkpoint_stored``; None for one
             that is no valid record.
+        final: Of its items those that no other context is to try.
         exit: None = the event says nothing of it; empty = how is not known.
         is_void: With ``agent_lost``: whether it holds for an agent that never started, alone.
         is_made: With ``handoff_ready``: whether a fleet made it of what an agent left out, or
@@ -122,6 +123,7 @@ class JournalEvent(NamedTuple):
     supervisor: str | None
     items: list[str]
     reasons: dict[str, str]
+    final: list[str]
     handoff: HandoffRecord | None
     exit: Exit | None
     is_void: bool
@@ -147,6 +149,7 @@ class JournalEvent(NamedTuple):
             supervisor=get("supervisor"),
             items=get("items") or [],
             reasons=get("reasons") or {},
+            final=get("final") or [],
             handoff=_handoff_in(json) if get("handoff") else None,
             exit=cast("Exit", get("exit") or {}) if "exit" in json else None,
             is_void=bool(get("void")),

@@ -102,6 +102,8 @@ class ItemsEvent(Event):
     items: list[str]
     reasons: dict[str, str] = Field(default_factory=dict)
     """Why, by item, where there is a reason."""
+    final: list[str] = Field(default_factory=list)
+    """Of those rejected the ones that no other context is to try."""
     attempt: Annotated[int, Field(ge=1)] = 1
     """Counts the rejections of a claim, or how often items of the run were reopened."""
 

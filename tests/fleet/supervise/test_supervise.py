@@ -29,7 +29,7 @@ from ultramon import ConfigurationError, Fleet, RunUnfinishedError, open_backend
 from ultramon.backends.lease_holder import name_holder
 from ultramon.fleet.supervise import children, supervisor
 from ultramon.fleet.supervise.jobs import make_event
-from ultramon.fleet.supervise.verification import DaemonThreads
+from ultramon.fleet.supervise.verification import DaemonThreads, Rejection
 from ultramon.testing import assert_no_work_lost
 
 ITEMS = [f"item {number}" for number in range(12)]
@@ -218,6 +218,49 @@ def test_an_agent_that_claims_without_doing_does_not_get_away_with_it(fleet, qui
     )
     assert add_up(result).set_aside == 2
     assert set(result.set_aside.values()) == {"3 contexts without progress on it; not verified"}
+
+
+def test_what_no_other_context_would_do_better_is_set_aside_at_once(fleet, quick, tmp_path):
+    """`Rejection` with `is_final`, though the agent has not even ended."""
+
+    def verify(item):
+        return item != "b" or Rejection("it is not allowed", is_final=True)
+
+    result = fleet.supervise(spawner(tmp_path, "obey"), ["a", "b", "c"], verify=verify)
+    assert result.set_aside == {"b": "it is not allowed"}
+    assert (add_up(result).verified, effects(tmp_path)) == (2, ["a", "b", "c"])
+
+
+def test_items_begin_when_they_may(fleet, tmp_path):
+    """Two that exclude each other are never out at once; what waits for another one does wait."""
+    done, together = set(), []
+
+    def may_take(name, held):
+        together.append(held)
+        if name == "last":
+            return {"left", "right"} <= done
+        return name == "free" or not (held & {"left", "right"})
+
+    def verify(item):
+        done.add(item)
+        return True
+
+    items = ["last", "left", "right", "free"]
+    spawn = spawner(tmp_path, "obey")
+    result = fleet.supervise(spawn, items, workers=4, verify=verify, may_take=may_take)
+    assert result.ok
+    assert sorted(effects(tmp_path)) == sorted(items)
+    assert not any({"left", "right"} <= held for held in together)
+    order = effects(tmp_path)
+    assert order.index("last") > max(order.index("left"), order.index("right"))
+
+
+def test_items_that_may_never_begin_end_the_call(fleet, tmp_path):
+    """What they wait for was set aside, or is one of them."""
+    spawn = spawner(tmp_path, "obey")
+    result = fleet.supervise(spawn, ["a", "b", "c"], may_take=lambda name, held: name == "b")
+    assert (result.stopped, result.left) == ("blocked", ("a", "c"))
+    assert effects(tmp_path) == ["b"]
 
 
 def test_a_verify_that_raises_is_false_and_named(fleet, quick, tmp_path, caplog):

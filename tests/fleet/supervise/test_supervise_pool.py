@@ -104,6 +104,17 @@ def names(pool, status):
     return [name for name, _ in pool.with_status(status)]
 
 
+def test_what_a_successor_does_not_get_begins_by_itself():
+    """Of what a context left, some items may not begin yet: they are not forgotten."""
+    journal = Journal(["a", "b", "c"])
+    first = journal.assign(share=2)
+    journal.end(first)
+    work = journal.pool.next_work(2, lambda name: name == "b")
+    assert work.items == ["b"]
+    journal.note("job.2", "agent_assigned", generation=0, supervisor="me", items=work.items)
+    assert journal.pool.next_work(5).items == ["c", "a"]
+
+
 def test_items_are_added_once_and_in_order():
     """The same call again, also in other pieces, adds what is new."""
     journal = Journal(["b", "a"])

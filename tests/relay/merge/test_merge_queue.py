@@ -221,7 +221,7 @@ def test_a_lock_of_a_git_that_runs_is_left_alone(project, monkeypatch):
     with subprocess.Popen(
         ["git", "cat-file", "--batch"], cwd=project.top, stdin=subprocess.PIPE
     ) as running:
-        with pytest.raises(WorkspaceError, match="job.lock is there"):
+        with pytest.raises(WorkspaceError, match=r"job\.lock is there"):
             project.queue().merge(change)
         assert lock.exists()
         running.stdin.close()

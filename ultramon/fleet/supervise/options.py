@@ -40,6 +40,10 @@ class SupervisorOptions(TypedDict, total=False):
             about, None = none. Default: the name is the item.
         may_start: Called before a context is given work; false = not now, and it is called again
             at the next step. Default None: whenever there is work.
+        may_take: Called with an open item and those that running contexts have in work or that
+            are being verified; false = no context gets it now, and it is asked again. Where no
+            context runs and it allows none of what is left, the call stops as ``blocked``.
+            Default None: any item.
     """
 
     workers: int
@@ -54,3 +58,4 @@ class SupervisorOptions(TypedDict, total=False):
     recheck: bool
     item_of: Callable[[str], str | None]
     may_start: Callable[[], bool] | None
+    may_take: Callable[[str, frozenset[str]], bool] | None

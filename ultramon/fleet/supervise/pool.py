@@ -65,6 +65,7 @@ class Item:
         is_half_done: Whether a context was killed while it worked on it.
         settled_at: When it was claimed, or verified, last; as the journal says it.
         is_cut_off: Whether a context that did not hand over ended while it worked on it.
+        is_final: Whether no other context would fare better than the last one.
     """
 
     status: str = OPEN
@@ -76,6 +77,7 @@ class Item:
     is_half_done: bool = False
     settled_at: str | None = None
     is_cut_off: bool = False
+    is_final: bool = False
 
 
 @dataclass(slots=True)
@@ -231,18 +233,21 @@ class ItemPool:
             if name in recorded and item.rejections < REJECTIONS
         ]
 
-    def next_work(self, share: int) -> Work | None:
+    def next_work(
+        self, share: int, may_take: Callable[[str], bool] = lambda name: True
+    ) -> Work | None:
         """Return the work for the next context, None without any; what was left comes first.
 
         Args:
             share: How many fresh items at most.
+            may_take: Asked whether an item may be in it.
         """
         for agent_id in self._unfinished:
             context = self.contexts[agent_id]
-            if items := [name for name, _ in self.held_by(context, OPEN)]:
+            if items := [name for name, _ in self.held_by(context, OPEN) if may_take(name)]:
                 return Work(items, self._handoff_for(context, items))
         items, size = [], 0
-        for name in islice(self._fresh, min(share, CHUNK_ITEMS)):
+        for name in islice(filter(may_take, self._fresh), min(share, CHUNK_ITEMS)):
             size += item_bytes(name)
             if items and size > CHUNK_BYTES:
                 break
@@ -345,6 +350,8 @@ class ItemPool:
             name: The item.
             why: How that attempt failed.
         """
+        if self._items[name].is_final:
+            return why
         attempts = self._items[name].attempts + 1
         if attempts < self._max_attempts:
             return None
@@ -402,6 +409,7 @@ class ItemPool:
         self.contexts[agent_id] = self._open_contexts[agent_id] = context
         # From the journal: another orchestrator may have assigned the last one.
         self.last_number = int(agent_id.rpartition(".")[2])
+        continued = dict.fromkeys(self._items[name].context or "" for name in items)
         for name in items:
             item = self._items[name]
             if item.is_half_done:
@@ -412,6 +420,9 @@ class ItemPool:
             self._unfinished.pop(item.context or "", None)
             self._move(item, ASSIGNED)
             item.context, item.is_half_done, item.is_cut_off = agent_id, False, False
+        for before in (self.contexts[one] for one in continued if one in self.contexts):
+            # What the successor of a context did not get may begin later, by itself.
+            self._fresh |= dict.fromkeys(name for name, _ in self.held_by(before, OPEN))
         yield self._step("restarted" if is_restart else "started", event, items)
 
     def _put_back(self, name: str) -> None:
@@ -456,7 +467,8 @@ class ItemPool:
         items = self._of(event, CLAIMED)
         for name in items:
             item = self._items[name]
-            item.rejections += 1
+            item.is_final = name in event.final
+            item.rejections = REJECTIONS if item.is_final else item.rejections + 1
             item.reason = event.reasons.get(name)
             # The agent may still correct it: `verify` is asked again when the context has ended.
             if item.rejections < REJECTIONS:

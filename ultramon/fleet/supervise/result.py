@@ -86,8 +86,8 @@ class SupervisorResult:
         lost: Items counted as done that no record shows as done. Not empty is a bug.
         verify_errors: Items for which `verify` raised, with the last error.
         stopped: None, or why it stopped early: ``interrupted``, ``cancelled``, ``deadline``,
-            ``max_contexts``, ``max_restarts``, ``broken_worker``, ``stopped`` (by `Fleet.stop`)
-            or ``disabled``.
+            ``max_contexts``, ``max_restarts``, ``broken_worker``, ``blocked`` (see ``may_take``),
+            ``stopped`` (by `Fleet.stop`) or ``disabled``.
         failure: What is wrong with the worker where contexts end early, with the last lines of
             its stderr if `Job.popen` started it; None = nothing is known to be.
         done_earlier: How many items were verified when this call began, or claimed where there is

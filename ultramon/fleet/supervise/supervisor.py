@@ -53,7 +53,7 @@ if TYPE_CHECKING:
     from ultramon.backends.base import Backend
     from ultramon.fleet.deliveries import Deliveries
     from ultramon.fleet.journal_event import Closing, Exit, JournalEvent
-    from ultramon.fleet.supervise.pool import ItemPool, WorkerContext
+    from ultramon.fleet.supervise.pool import ItemPool, Work, WorkerContext
     from ultramon.handoff import HandoffRecord
     from ultramon.state.record import StateRecord
     from ultramon.system.clock import Clock
@@ -179,6 +179,7 @@ class Supervisor:
         self._adopt_by = options.get("adopt")
         self._item_of = options.get("item_of", str)
         self._may_start = options.get("may_start")
+        self._may_take = options.get("may_take")
         self._offered: set[str] = set()
         self._has_read = False
         self._is_holder = False
@@ -477,19 +478,23 @@ class Supervisor:
                 if verdicts.verified:
                     events.append(self._event(agent_id, "items_verified", items=verdicts.verified))
                 if verdicts.rejected:
-                    events += self._reject(context, verdicts.rejected, attempt)
+                    events += self._reject(context, verdicts.rejected, verdicts.final, attempt)
         return events
 
     def _reject(
-        self, context: WorkerContext, reasons: dict[str, str], attempt: int
+        self, context: WorkerContext, reasons: dict[str, str], final: list[str], attempt: int
     ) -> list[dict[str, Any]]:
         """Make the events that reject claims; an open context gives items up when it closes."""
         agent_id, rejected = context.agent_id, list(reasons)
         facts: dict[str, Any] = {"items": rejected, "reasons": reasons, "attempt": attempt + 1}
+        if final:
+            facts["final"] = final
         events = [self._event(agent_id, "items_rejected", **facts)]
-        if context.closed is None or attempt + 1 < REJECTIONS:
+        if context.closed is None:
             return events
-        judged = {name: self.pool.reason_to_give_up(name, reasons[name]) for name in rejected}
+        last = rejected if attempt + 1 >= REJECTIONS else []
+        judged = {name: self.pool.reason_to_give_up(name, reasons[name]) for name in last}
+        judged |= {name: reasons[name] for name in final}
         if given_up := {name: reason for name, reason in judged.items() if reason is not None}:
             facts = {"items": list(given_up), "reasons": given_up}
             events.append(self._event(agent_id, "items_set_aside", **facts))
@@ -735,7 +740,7 @@ class Supervisor:
             or not self._deliveries.holds_lease()
         ):
             return None
-        work = pool.next_work(share)
+        work = self._next_work(share)
         if work is None or (self._may_start is not None and not self._may_start()):
             return None
         agent_id = name_in_run(self._run, self.pool.last_number + 1)
@@ -752,6 +757,19 @@ class Supervisor:
         self._append([event])
         self._assigned += 1
         return agent_id
+
+    def _next_work(self, share: int) -> Work | None:
+        """Return the work for the next context; stop where nothing of what is left may begin."""
+        pool, may_take = self.pool, self._may_take
+        if may_take is None:
+            return pool.next_work(share)
+        # Without a check a claim is the end of an item.
+        in_work = (ASSIGNED,) if self._verification is None else (ASSIGNED, CLAIMED)
+        held = frozenset(name for name, _ in pool.with_status(*in_work))
+        work = pool.next_work(share, lambda name: may_take(name, held))
+        if work is None and pool.open_count and not (held or pool.open_contexts):
+            self.stop("blocked")
+        return work
 
     def _spawn_assigned(self) -> Iterator[_Call]:
         """Start the process of each context that this supervisor has assigned and not started."""

@@ -38,6 +38,8 @@ class Verdicts(NamedTuple):
     verified: list[str]
     rejected: dict[str, str]
     """With the reason."""
+    final: list[str]
+    """Those of the rejected that are set aside at once."""
 
 
 class Verification:
@@ -71,7 +73,7 @@ class Verification:
             items: What it claims and is not judged yet in this attempt.
             attempt: 0 for the first time.
         """
-        verdicts = Verdicts([], {})
+        verdicts = Verdicts([], {}, [])
         for name in items:
             key = (agent_id, attempt, name)
             if key not in self._answers:
@@ -111,7 +113,11 @@ class Verification:
         if verdict:
             verdicts.verified.append(name)
             return
-        reason = verdict.reason if isinstance(verdict, Rejection) else "not verified"
+        reason = "not verified"
+        if isinstance(verdict, Rejection):
+            reason = verdict.reason
+            if verdict.is_final:
+                verdicts.final.append(name)
         if error is not None:
             reason = f"verify raised {type(error).__name__}: {error}"
             if self.errors.get(name) != reason:
