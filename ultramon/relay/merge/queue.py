@@ -128,10 +128,13 @@ class MergeQueue:
                     del self._waiting[: self._batch]
                 try:
                     self._merge_all(taken)
-                except Exception as error:  # noqa: BLE001 - each caller gets it
+                except (WorkspaceError, OSError) as error:
                     for one in taken.values():
                         if not one.done():
                             one.set_exception(error)
+                finally:
+                    for one in taken.values():
+                        one.cancel()  # no caller waits for ever, whatever went wrong
         return answer.result()
 
     def close(self) -> None:
