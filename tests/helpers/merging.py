@@ -66,7 +66,9 @@ class Project:
         git(self.top, "checkout", "-q", "main")
         name = more.get("name", f"item {number}")
         item = MergedItem(number, more.get("agent_id", "job.1"))
-        return Change(item, name, git(self.top, "rev-parse", "main^{tree}"), commit)
+        before = git(self.top, "rev-parse", "main^{tree}")
+        message = git(self.top, "log", "-1", "--format=%B", commit)
+        return Change(item, name, before, commit, message, commit)
 
     def queue(self, *, batch: int = 4, **checks) -> MergeQueue:
         """Return a queue; its tree is green while no file has a line BAD."""

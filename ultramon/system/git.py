@@ -37,7 +37,11 @@ class GitStatus(NamedTuple):
 
 
 def run_git(
-    cwd: str, *arguments: str, seconds: float, environ: Mapping[str, str] | None = None
+    cwd: str,
+    *arguments: str,
+    seconds: float,
+    environ: Mapping[str, str] | None = None,
+    given: str | None = None,
 ) -> subprocess.CompletedProcess[bytes] | None:
     """Run git to its end.
 
@@ -46,26 +50,29 @@ def run_git(
         *arguments: Its command line.
         seconds: After these it is killed, with what it started.
         environ: Variables on top of the process's own.
+        given: What it reads; None = nothing.
 
     Returns:
         None when there is no git, or it took too long.
     """
-    given = {name: value for name, value in os.environ.items() if name not in OTHER_REPOSITORY}
+    inherited = {name: value for name, value in os.environ.items() if name not in OTHER_REPOSITORY}
     # No lock that the user's own git may need, and no question for a password.
-    given |= {"GIT_OPTIONAL_LOCKS": "0", "GIT_TERMINAL_PROMPT": "0", "LC_ALL": "C"}
+    inherited |= {"GIT_OPTIONAL_LOCKS": "0", "GIT_TERMINAL_PROMPT": "0", "LC_ALL": "C"}
     try:
         process = subprocess.Popen(
             ["git", "-C", cwd, *arguments],
-            stdin=subprocess.DEVNULL,
+            stdin=subprocess.DEVNULL if given is None else subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
-            env=given | dict(environ or {}),
+            env=inherited | dict(environ or {}),
             start_new_session=True,  # a group of its own, which can be killed as one
         )
     except OSError:
         return None
     try:
-        output, errors = process.communicate(timeout=seconds)
+        output, errors = process.communicate(
+            None if given is None else os.fsencode(given), timeout=seconds
+        )
     except BaseException as error:
         # A filter that git started would hold the pipes open.
         os.killpg(process.pid, signal.SIGKILL)

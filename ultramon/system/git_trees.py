@@ -112,7 +112,12 @@ def keep_tree(root: str, ref: str, message: str, *, folder: str, seconds: float)
 
 
 class BoundedGit:
-    """Runs git in one repository, all calls together within a time."""
+    """Runs git in one repository, all calls together within a time; no hook runs.
+
+    Args:
+        root: A directory of the repository.
+        seconds: For all calls; then git is killed.
+    """
 
     def __init__(self, root: str, seconds: float) -> None:
         self._root = root
@@ -120,16 +125,18 @@ class BoundedGit:
         self._deadline = time.monotonic() + seconds
 
     def attempt(
-        self, *arguments: str, environ: dict[str, str] | None = None
+        self, *arguments: str, environ: dict[str, str] | None = None, given: str | None = None
     ) -> subprocess.CompletedProcess[bytes] | None:
         """Run a command, whatever becomes of it; None = it took too long, or there is no git."""
         left = max(0.0, self._deadline - time.monotonic())
-        given = {**_IDENTITY, **(environ or {})}
-        return run_git(self._root, *QUIET, *arguments, seconds=left, environ=given)
+        variables = {**_IDENTITY, **(environ or {})}
+        return run_git(self._root, *QUIET, *arguments, seconds=left, environ=variables, given=given)
 
-    def __call__(self, *arguments: str, environ: dict[str, str] | None = None) -> str:
+    def __call__(
+        self, *arguments: str, environ: dict[str, str] | None = None, given: str | None = None
+    ) -> str:
         """Run a command and return what it printed."""
-        done = self.attempt(*arguments, environ=environ)
+        done = self.attempt(*arguments, environ=environ, given=given)
         if done is None or done.returncode:
             raise failure(self._root, arguments[0], done, self._seconds)
         return os.fsdecode(done.stdout.removesuffix(b"\n"))

@@ -21,7 +21,13 @@ class Change(NamedTuple):
     before: str
     """The id of the tree in which the item was begun."""
     commit: str
-    """The id of the commit in which it is done: the agent's own, or a kept tree."""
+    """The id of the commit in which it is done."""
+    message: str
+    """Of the commit on the branch."""
+    author_of: str
+    """The id of the commit whose author that one gets."""
+    together_with: MergedItem | None = None
+    """The item in whose commit the work of this one may be, as it changes nothing more."""
 
 
 class Candidate(NamedTuple):
@@ -52,8 +58,15 @@ def build(root: str, base: str, changes: Sequence[Change]) -> Candidate:
     Raises:
         WorkspaceError: git refused, or took too long.
     """
-    tip, fitting, commits, conflicts = base, [], [], {}
+    tip = base
+    fitting: list[Change] = []
+    commits: list[str] = []
+    conflicts: dict[Change, tuple[Conflict, ...]] = {}
     for change in changes:
+        other = next((one for one in conflicts if one.item == change.together_with), None)
+        if other is not None:
+            conflicts[change] = conflicts[other]
+            continue
         git = BoundedGit(root, GIT_SECONDS)
         ours, theirs = (git("rev-parse", f"{one}^{{tree}}") for one in (tip, change.commit))
         merged = merge_trees(root, change.before, ours, theirs, seconds=GIT_SECONDS)
@@ -68,11 +81,9 @@ def build(root: str, base: str, changes: Sequence[Change]) -> Candidate:
 
 def _commit(git: BoundedGit, tree: str, parent: str, change: Change) -> str:
     """Make the commit of an item: its author's, in the words of its author."""
-    told = git(
-        "log", "-1", "--no-show-signature", "--format=%an%x00%ae%x00%aI%x00%B", change.commit
-    )
-    name, email, at, message = told.split("\0", 3)
+    form = "--format=%an%x00%ae%x00%aI"
+    name, email, at = git("log", "-1", "--no-show-signature", form, change.author_of).split("\0")
     environ = {"GIT_AUTHOR_NAME": name, "GIT_AUTHOR_EMAIL": email, "GIT_AUTHOR_DATE": at}
     trailer = f"{TRAILER}: {change.item.number} {change.item.agent_id}"
-    words = ("-m", message.strip() or "-", "-m", trailer)
+    words = ("-m", change.message.strip() or "-", "-m", trailer)
     return git("commit-tree", tree, "-p", parent, *words, environ=environ)

@@ -161,6 +161,7 @@ class MergeQueue:
         left, moves = list(answers), 0
         while left:
             tip = self._branch.tip
+            left = self._without_orphans(left, answers)
             candidate = build(self._root, tip, left)
             if not candidate.changes:
                 for change, conflicts in candidate.conflicts.items():
@@ -181,6 +182,21 @@ class MergeQueue:
                 self._count(red=1)
                 answers[candidate.changes[good]].set_result(verdict)
             left = [change for change in left if not answers[change].done()]
+
+    def _without_orphans(
+        self, left: list[Change], answers: dict[Change, Future[Verdict]]
+    ) -> list[Change]:
+        """Reject those whose work came with an item that was not merged; return the others."""
+        merged, waiting = self._branch.merged(), {change.item for change in left}
+        kept = []
+        for change in left:
+            other = change.together_with
+            if other is None or other in merged or other in waiting:
+                kept.append(change)
+            else:
+                reason = f"its work came with item {other.number}, which was not merged"
+                answers[change].set_result(Rejection(reason))
+        return kept
 
     def _check_blame(self, tip: str) -> None:
         """Check the branch itself, on which an item has failed alone."""

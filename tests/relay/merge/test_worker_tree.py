@@ -1,0 +1,180 @@
+"""The tree of a worker: what it hands to the queue, what it keeps, how it begins."""
+
+import os
+
+import pytest
+from helpers.merging import BRANCH, Project, git
+
+from ultramon.relay.merge.branch import MergedItem, RunBranch
+from ultramon.relay.merge.worker_tree import WorkerTree
+
+REFS = "refs/ultramon/job"
+
+
+@pytest.fixture(autouse=True)
+def _nobody_in_particular(tmp_path, monkeypatch):
+    monkeypatch.setenv("GIT_CONFIG_GLOBAL", os.devnull)
+    monkeypatch.setenv("GIT_CONFIG_SYSTEM", os.devnull)
+    monkeypatch.setenv("GIT_CEILING_DIRECTORIES", str(tmp_path))
+
+
+@pytest.fixture
+def project(tmp_path):
+    made = Project(tmp_path)
+    made.create({"a.txt": "a\n", "b.txt": "b\n"})
+    return made
+
+
+@pytest.fixture
+def place(project, tmp_path):
+    """Where the worker works."""
+    path = tmp_path / "worker"
+    git(project.top, "worktree", "add", "-q", "--detach", str(path), "main")
+    return path
+
+
+@pytest.fixture
+def tree(project, place, tmp_path):
+    branch = RunBranch(str(project.top), BRANCH, project.base)
+    made = WorkerTree(str(place), str(tmp_path), 1, REFS, branch)
+    made.begin(None)
+    return made
+
+
+def item(number, agent_id="job.1"):
+    return MergedItem(number, agent_id)
+
+
+def changed(project, change):
+    """The files that a change touches."""
+    said = git(project.top, "diff", "--name-only", change.before, change.commit)
+    return said.splitlines()
+
+
+def test_an_item_is_what_has_changed_since_the_one_before(project, place, tree):
+    (place / "one.txt").write_text("1\n")
+    first = tree.take(item(1), "one")
+    (place / "two.txt").write_text("2\n")
+    (place / "b.txt").unlink()
+    second = tree.take(item(2), "two")
+    assert (changed(project, first), changed(project, second)) == (
+        ["one.txt"],
+        ["b.txt", "two.txt"],
+    )
+    assert (first.message, first.author_of) == ("one", first.commit)
+    queue = project.queue()
+    assert (queue.merge(second), queue.merge(first)) == (True, True)
+    assert set(project.files(project.tip)) == {"a.txt", "one.txt", "two.txt"}
+
+
+def test_commits_of_the_agent_are_its_items_in_its_words(project, place, tree):
+    (place / "one.txt").write_text("1\n")
+    git(place, "add", "one.txt")
+    git(place, "commit", "-q", "-m", "Add one")
+    (place / "half.txt").write_text("begun\n")
+    first = tree.take(item(1), "one")
+    assert changed(project, first) == ["one.txt"]
+    assert project.queue().merge(first) is True
+    assert git(project.top, "log", "-1", "--format=%an: %s", BRANCH) == "Ada: Add one"
+    # Without a commit of its own the next item is all that is there.
+    second = tree.take(item(2), "half")
+    assert changed(project, second) == ["half.txt"]
+
+
+def test_an_item_that_is_claimed_again_has_what_was_mended_since(project, place, tree):
+    (place / "one.txt").write_text("BAD\n")
+    queue = project.queue()
+    assert not queue.merge(tree.take(item(1), "one"))
+    (place / "two.txt").write_text("2\n")
+    assert queue.merge(tree.take(item(2), "two")) is True
+    (place / "one.txt").write_text("1\n")
+    again = tree.take(item(1), "one")
+    assert changed(project, again) == ["one.txt"]
+    assert queue.merge(again) is True
+    assert set(project.files(project.tip)) == {"a.txt", "b.txt", "one.txt", "two.txt"}
+    # Killed between the merge and the note of it, it is claimed once more.
+    tip = project.tip
+    assert queue.merge(tree.take(item(1), "one")) is True
+    assert project.tip == tip
+
+
+def test_an_item_whose_work_came_with_another_one_shares_its_fate(project, place, tree):
+    """Both were done when the first claim was seen."""
+    (place / "one.txt").write_text("BAD\n")
+    (place / "two.txt").write_text("2\n")
+    first, second = tree.take(item(1), "one"), tree.take(item(2), "two")
+    assert (changed(project, second), second.together_with) == ([], item(1))
+    queue = project.queue()
+    assert not queue.merge(first)
+    assert queue.merge(second).reason == "its work came with item 1, which was not merged"
+
+
+def test_a_fresh_context_begins_at_the_branch_and_ignored_files_stay(project, place, tree):
+    (place / ".gitignore").write_text("built/\n")
+    (place / "one.txt").write_text("1\n")
+    assert project.queue().merge(tree.take(item(1), "one")) is True
+    (place / "built").mkdir()
+    (place / "built" / "x").touch()
+    (place / "half.txt").write_text("half\n")
+    tree.leave(1)
+    assert tree.begin(None) is None
+    assert sorted(path.name for path in place.iterdir() if path.name != ".git") == [
+        ".gitignore", "a.txt", "b.txt", "built", "one.txt"
+    ]  # fmt: skip
+    assert git(place, "status", "--porcelain") == ""
+    assert git(place, "rev-parse", "HEAD") == project.tip
+
+
+def test_what_was_left_half_done_is_there_for_who_continues(project, place, tree, tmp_path):
+    """In any worker's tree, on top of what was merged meanwhile."""
+    (place / "half.txt").write_text("half\n")
+    (place / "b.txt").unlink()
+    tree.leave(1)
+    assert project.queue().merge(project.change(9, {"9.txt": "9\n"})) is True
+    other_place = tmp_path / "other"
+    git(project.top, "worktree", "add", "-q", "--detach", str(other_place), "main")
+    branch = RunBranch(str(project.top), BRANCH, project.base)
+    other = WorkerTree(str(other_place), str(tmp_path), 2, REFS, branch)
+    assert other.begin(1) is None
+    names = {path.name for path in other_place.iterdir() if path.name != ".git"}
+    assert names == {"a.txt", "half.txt", "9.txt"}
+    assert git(other_place, "rev-parse", "HEAD") == project.tip
+    assert changed(project, other.take(item(1, "job.2"), "one")) == ["b.txt", "half.txt"]
+
+
+def test_what_does_not_fit_any_more_is_kept_and_said(project, place, tree):
+    (place / "a.txt").write_text("half\n")
+    tree.leave(1)
+    assert project.queue().merge(project.change(9, {"a.txt": "nine\n"})) is True
+    note = tree.begin(1)
+    left = git(project.top, "rev-parse", f"{REFS}/left-1")
+    assert f"git show {left[:12]}" in note
+    assert "a.txt:1-5" in note
+    assert (place / "a.txt").read_text() == "nine\n"
+    assert git(project.top, "show", f"{left}:a.txt") == "half"
+
+
+def test_a_context_that_leaves_nothing_keeps_nothing(project, place, tree):
+    (place / "one.txt").write_text("1\n")
+    tree.take(item(1), "one")
+    tree.leave(1)
+    assert git(project.top, "for-each-ref", f"{REFS}/left-1") == ""
+
+
+@pytest.mark.parametrize("broken", ["worker-1-next", "index.lock"])
+def test_a_beginning_that_was_cut_off_is_made_again(project, place, tree, broken):
+    """Its git was killed while it wrote the files."""
+    (place / "half.txt").write_text("half\n")
+    tree.leave(1)
+    tree.begin(1)
+    (place / "half.txt").unlink()
+    if broken == "index.lock":
+        (project.top / ".git" / "worktrees" / "worker" / "index.lock").touch()
+        tree.begin(1)
+    else:
+        tip, target = project.tip, git(project.top, "rev-parse", f"{REFS}/left-1^{{tree}}")
+        commit = git(project.top, "commit-tree", target, "-p", tip, "-m", "-")
+        git(project.top, "update-ref", f"{REFS}/{broken}", commit)
+        tree.begin(None)
+        assert git(project.top, "for-each-ref", f"{REFS}/{broken}") == ""
+    assert (place / "half.txt").read_text() == "half\n"

@@ -1,0 +1,202 @@
+"""The working tree of one worker: brought up to date for each context, and cut into items."""
+
+from __future__ import annotations
+
+import os
+import threading
+from typing import TYPE_CHECKING
+
+from ultramon.relay.merge.branch import GIT_SECONDS, TRAILER, MergedItem
+from ultramon.relay.merge.candidate import Change
+from ultramon.relay.merge.trees import merge_trees
+from ultramon.system.files import delete_quietly
+from ultramon.system.git_trees import BoundedGit, write_tree
+from ultramon.system.process_search import runs_in
+
+if TYPE_CHECKING:
+    from ultramon.relay.merge.branch import RunBranch
+
+_HEAD = "Ultramon-Head"
+"""The commit that was checked out when a tree was taken."""
+
+
+class WorkerTree:
+    """The tree of a worker, which is detached: agents commit in it as they like.
+
+    Everything is kept by private refs below `refs`: ``worker-<number>`` is where the next item
+    begins, ``<item>`` an item as it was claimed, ``left-<context>`` what a context left half done.
+
+    Args:
+        root: The top of the tree.
+        folder: Of the worker, for what is temporary.
+        number: Of the worker, from 1.
+        refs: What the refs of the run begin with, such as ``refs/ultramon/port-1``.
+        branch: Of the run.
+    """
+
+    def __init__(self, root: str, folder: str, number: int, refs: str, branch: RunBranch) -> None:
+        self.number = number
+        self._root = root
+        self._folder = folder
+        self._refs = refs
+        self._branch = branch
+        self._lock = threading.Lock()
+
+    def begin(self, continued: int | None) -> str | None:
+        """Check out the branch as it is now, for a context that begins.
+
+        Args:
+            continued: The number of the context whose work it continues; what that one left half
+                done is put on top, uncommitted. None = it continues none.
+
+        Returns:
+            What there is to say where that does not fit any more; else None.
+
+        Raises:
+            WorkspaceError: git refused, or took too long.
+        """
+        with self._lock:
+            if not runs_in("git", os.path.realpath(self._root)):
+                # Of a git that was ended with the context before.
+                delete_quietly(
+                    self._git("rev-parse", "--path-format=absolute", "--git-path", "index.lock")
+                )
+            note = None
+            target = self._find(f"worker-{self.number}-next")
+            if target is None:
+                target, note = self._prepare(continued)
+                self._git("update-ref", f"{self._refs}/worker-{self.number}-next", target)
+            tip = self._git("rev-parse", f"{target}^")
+            self._git("checkout", "--quiet", "--force", "--detach", tip)
+            # All of it is kept: what a context left, when it ended.
+            self._git("clean", "-ffdq")
+            self._git("read-tree", "--reset", "-u", f"{target}^{{tree}}")
+            self._git("reset", "--quiet")
+            self._update(
+                f"update {self._refs}/worker-{self.number} {tip}",
+                f"delete {self._refs}/worker-{self.number}-next",
+            )
+            return note
+
+    def take(self, item: MergedItem, name: str) -> Change:
+        """Return the work of an item that its agent has claimed, and keep it.
+
+        It is what has changed since the item before it: the agent's commits, where it has made any
+        since, else all files. One that is claimed again is what it was, with what changed since.
+
+        Raises:
+            WorkspaceError: git refused, or took too long.
+        """
+        with self._lock:
+            last, head = self._last(), self._git("rev-parse", "HEAD")
+            has_commits = head != self._head_of(last)
+            now = f"{head}^{{tree}}" if has_commits else self._write()
+            tree = self._git("rev-parse", now)
+            before, known = last, self._find(str(item.number))
+            if known is not None and self._item_of(known) == item:
+                before = self._git("rev-parse", f"{known}^")
+                whole = self._merged(last, known, tree)
+                commit = self._commit(whole, before, name, item, head)
+                chain = self._commit(tree, last, name, self._item_of(last), head)
+            else:
+                commit = chain = self._commit(tree, last, name, item, head)
+            self._update(
+                f"update {self._refs}/{item.number} {commit}",
+                f"update {self._refs}/worker-{self.number} {chain}",
+            )
+            tree_before = self._git("rev-parse", f"{before}^{{tree}}")
+            is_empty = tree_before == self._git("rev-parse", f"{commit}^{{tree}}")
+            message = self._git("log", "-1", "--format=%B", head) if has_commits else name
+            return Change(
+                item,
+                name,
+                tree_before,
+                commit,
+                message,
+                head if has_commits else commit,
+                self._item_of(last) if is_empty and before == last else None,
+            )
+
+    def leave(self, context: int) -> None:
+        """Keep what a context that has ended leaves beside its claimed items.
+
+        Raises:
+            WorkspaceError: git refused, or took too long.
+        """
+        with self._lock:
+            last, tree = self._last(), self._write()
+            if tree == self._git("rev-parse", f"{last}^{{tree}}"):
+                return
+            left = self._git("commit-tree", tree, "-p", last, "-m", f"Left by context {context}")
+            self._git("update-ref", f"{self._refs}/left-{context}", left)
+
+    def _prepare(self, continued: int | None) -> tuple[str, str | None]:
+        """Return a commit with the files of the next context on top of the branch, and a note."""
+        tip = self._branch.tip
+        tree, note = self._git("rev-parse", f"{tip}^{{tree}}"), None
+        left = None if continued is None else self._find(f"left-{continued}")
+        if left is not None:
+            base = self._git("rev-parse", f"{left}^^{{tree}}")
+            theirs = self._git("rev-parse", f"{left}^{{tree}}")
+            merged = merge_trees(self._root, base, tree, theirs, seconds=GIT_SECONDS)
+            if merged.conflicts:
+                files = ", ".join(str(one) for one in merged.conflicts[:3])
+                note = (
+                    f"what context {continued} left half done does not fit on the branch any more "
+                    f"({files}): it is kept as {left[:12]}, see `git show {left[:12]}`"
+                )
+            else:
+                tree = merged.tree
+        return self._git("commit-tree", tree, "-p", tip, "-m", "-"), note
+
+    def _merged(self, last: str, known: str, tree: str) -> str:
+        """Return an item as it was, with what has changed in the tree since the last one."""
+        base, ours = (self._git("rev-parse", f"{one}^{{tree}}") for one in (last, known))
+        if base == tree:
+            return ours
+        merged = merge_trees(self._root, base, ours, tree, seconds=GIT_SECONDS)
+        return ours if merged.conflicts else merged.tree
+
+    def _last(self) -> str:
+        """Return the commit at which the next item begins."""
+        found = self._find(f"worker-{self.number}")
+        return self._branch.base if found is None else found
+
+    def _write(self) -> str:
+        return write_tree(self._root, folder=self._folder, seconds=GIT_SECONDS).tree
+
+    def _commit(self, tree: str, parent: str, name: str, item: MergedItem | None, head: str) -> str:
+        facts = [f"{_HEAD}: {head}"]
+        if item is not None:
+            facts.append(f"{TRAILER}: {item.number} {item.agent_id}")
+        return self._git(
+            "commit-tree", tree, "-p", parent, "-m", name or "-", "-m", "\n".join(facts)
+        )
+
+    def _head_of(self, commit: str) -> str:
+        """Return what was checked out when a commit was made of the tree."""
+        return self._trailer(commit, _HEAD) or commit
+
+    def _item_of(self, commit: str) -> MergedItem | None:
+        number, _, agent_id = self._trailer(commit, TRAILER).partition(" ")
+        # What is on the branch has its item, too: no tree begins behind that one.
+        is_own = bool(self._trailer(commit, _HEAD))
+        return MergedItem(int(number), agent_id) if number.isdecimal() and is_own else None
+
+    def _trailer(self, commit: str, key: str) -> str:
+        form = f"--format=%(trailers:key={key},valueonly,separator=%x2C)"
+        return self._git("log", "-1", "--no-show-signature", form, commit).rpartition(",")[2]
+
+    def _find(self, label: str) -> str | None:
+        ref = f"{self._refs}/{label}^{{commit}}"
+        done = BoundedGit(self._root, GIT_SECONDS).attempt("rev-parse", "--verify", "-q", ref)
+        return None if done is None or done.returncode else done.stdout.decode().strip()
+
+    def _update(self, *lines: str) -> None:
+        """Change several refs at once, or none of them."""
+        BoundedGit(self._root, GIT_SECONDS)(
+            "update-ref", "--stdin", given="".join(f"{line}\n" for line in lines)
+        )
+
+    def _git(self, *arguments: str) -> str:
+        return BoundedGit(self._root, GIT_SECONDS)(*arguments)
