@@ -11,6 +11,7 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -137,6 +138,23 @@ def obey():
             note("begun", item)
             agent.track_content("It was a dark and stormy night. " * 100)
             note("done", item)
+
+
+def commits():
+    """Writes and commits a file for each item; those named alike up to a hyphen share one."""
+    with supervised() as agent:
+        for item in agent.pending():
+            agent.track_content("It was a dark and stormy night. " * 40)
+            if seconds := os.environ.get("TAKES"):
+                threading.Event().wait(float(seconds))
+            path = Path("made", item.partition("-")[0])
+            path.parent.mkdir(exist_ok=True)
+            note(path, item)
+            run = ("git", "-c", "user.name=Bot", "-c", "user.email=bot@example.org")
+            subprocess.run([*run, "add", "made"], check=True)
+            subprocess.run([*run, "commit", "-qm", f"Do {item}", "--", "made"], check=True)
+            with open(os.environ["WORKERS"], "a") as file:
+                file.write(f"{os.environ['ULTRAMON_WORKER']} {item}\n")
 
 
 def alone():

@@ -211,8 +211,8 @@ def test_a_prompt_says_which_checks_failed_in_an_earlier_call(project):
     workspace = open_workspace("job", cwd=str(project.path), state_directory=str(project.state))
     choices = RelayChoices("Do it all.", str(project.path), items=("a", "b"), agent="command")
     clients = Launchers({"command": CommandLauncher("job", ("true",))}, SYSTEM_CLOCK)
-    run = Run("job", choices, clients, workspace, backend, print)
-    prompt = Briefing(run).write(Job("job.2", ("a", "b"), None, {}), 2)
+    run = Run("job", choices, clients, (workspace,), None, backend, print)
+    prompt = Briefing(run).write(Job("job.2", ("a", "b"), None, {}), 2, workspace, None)
     backend.close()
     assert "the check of 'a' failed: exit code" in prompt
     assert "the check of 'b' failed: exit code" in prompt

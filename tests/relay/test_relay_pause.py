@@ -51,7 +51,8 @@ class Relayed:
             "job",
             choices,
             Launchers(launchers, SYSTEM_CLOCK),
-            workspace,
+            (workspace,),
+            None,
             LocalBackend(state),
             self.said.append,
         )

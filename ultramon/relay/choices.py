@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import os
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from ultramon.context.ladder import FORCE_RETURN, PREPARE_HANDOFF
 from ultramon.errors import ConfigurationError
+from ultramon.relay.item_plan import ItemPlan, read_rows
 from ultramon.relay.option_values import (
     CLAUDE,
     COMMAND,
@@ -45,6 +46,11 @@ class RelayChoices:
         items: One line for each; None = the goal is the only one.
         verify: The command that checks an item, with ``{item}`` for it; None = no check.
         verify_seconds: After these the check has failed.
+        verify_all: The command that checks the whole tree before a merge; None = none is checked.
+        workers: How many contexts work at the same time, 1 and more.
+        protect: Pathspecs of git: an item that changes such a file is set aside.
+        item_paths: What items touch, by item; see `ItemPlan`.
+        item_after: What items wait for, likewise.
         agent: ``command``, or one or more hosts in the order in which they are preferred, with
             commas: ``claude``, ``codex``, ``copilot``, ``gemini``, ``opencode``,
             ``qwen``.
@@ -74,6 +80,11 @@ class RelayChoices:
     items: tuple[str, ...] | None = None
     verify: str | None = None
     verify_seconds: float = 60.0 * DEFAULT_VERIFY_MINUTES
+    verify_all: str | None = None
+    workers: int = 1
+    protect: tuple[str, ...] = ()
+    item_paths: dict[str, tuple[str, ...]] = field(default_factory=dict)
+    item_after: dict[str, tuple[str, ...]] = field(default_factory=dict)
     agent: str = CLAUDE
     arguments: tuple[str, ...] = ()
     hand_over_at: str = WARNING
@@ -90,6 +101,16 @@ class RelayChoices:
     compare: bool = False
     setup: str | None = None
     setup_seconds: float = 60.0 * DEFAULT_SETUP_MINUTES
+
+    @property
+    def is_merged(self) -> bool:
+        """Whether what is verified is merged into the branch of the run."""
+        return self.workers > 1 or self.verify_all is not None
+
+    @property
+    def plan(self) -> ItemPlan:
+        """Which items may be out at the same time."""
+        return ItemPlan(self.item_paths, self.item_after)
 
     @property
     def words(self) -> RelayGoal:
@@ -125,6 +146,32 @@ class RelayChoices:
             raise ConfigurationError("arguments", " ".join(self.arguments), allowed)
         return dict(zip(names, groups + [()] * (len(names) - len(groups)), strict=True))
 
+    def check_merged(self) -> None:
+        """Check that a run can merge as it was asked to.
+
+        Raises:
+            ConfigurationError: It cannot.
+        """
+        if self.workers < 1:
+            raise ConfigurationError("workers", self.workers, "1 and more")
+        if self.protect and not self.is_merged:
+            allowed = "left out where nothing is merged: see workers and verify_all"
+            raise ConfigurationError("protect", self.protect[0], allowed)
+        if not self.is_merged:
+            return
+        name, value = ("verify_all", self.verify_all)
+        if self.workers > 1:
+            name, value = "workers", str(self.workers)
+        if self.items is None:
+            raise ConfigurationError(
+                name, value, "left out without items: there is nothing to part"
+            )
+        if self.in_place:
+            raise ConfigurationError(name, value, "left out with in_place")
+        if self.verify is None and self.verify_all is None:
+            allowed = "given with verify or verify_all: what is merged has passed a check"
+            raise ConfigurationError(name, value, allowed)
+
     def save(self, folder: str) -> None:
         """Write the choices into the folder of the run, readable by this user alone.
 
@@ -152,6 +199,9 @@ class RelayChoices:
     def _decode(cls, value: dict[str, Any]) -> RelayChoices:
         for name in ("rules", "items", "arguments"):
             value[name] = None if value[name] is None else tuple(value[name])
+        value["protect"] = tuple(value.get("protect", ()))
+        for name in ("item_paths", "item_after"):
+            value[name] = {item: tuple(them) for item, them in value.get(name, {}).items()}
         return cls(**value)
 
 
@@ -182,6 +232,33 @@ def read_items(lines: Iterable[str]) -> tuple[tuple[str, ...], int]:
     if not items:
         raise ConfigurationError("items", "", "at least one line")
     return tuple(reversed(items.values())), len(found) - len(items)
+
+
+def read_planned_items(
+    lines: Iterable[str], file_name: str
+) -> tuple[tuple[str, ...], int, ItemPlan]:
+    """Return the items of a list with what they touch and wait for, and how many were repeated.
+
+    Args:
+        lines: As `read_rows` takes them.
+        file_name: Of the list.
+
+    Raises:
+        ConfigurationError: As `read_items` and `read_rows`; or an item waits for what is none, or
+            for itself.
+    """
+    rows = read_rows(lines, file_name)
+    items, repeats = read_items(row["item"] for row in rows)
+    names = {task_name(item): item for item in items}
+
+    def known(name: str) -> str:
+        return names.get(task_name(name), name)
+
+    paths = {known(row["item"]): tuple(row["paths"]) for row in rows if row["paths"]}
+    after = {known(row["item"]): tuple(map(known, row["after"])) for row in rows if row["after"]}
+    plan = ItemPlan(paths, after)
+    plan.check(items)
+    return items, repeats, plan
 
 
 def task_name(item: str) -> str:

@@ -28,6 +28,11 @@ class ItemPlan:
     paths: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     after: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
 
+    @property
+    def is_known(self) -> bool:
+        """Whether there is anything to keep to."""
+        return bool(self.paths or self.after)
+
     def check(self, items: Collection[str]) -> None:
         """Check that every item can begin once.
 

@@ -19,6 +19,7 @@ from ultramon.relay.launchers.opencode import OpencodeLauncher
 from ultramon.relay.launchers.qwen import QwenLauncher
 from ultramon.relay.option_values import CLAUDE, CODEX, COMMAND, COPILOT, GEMINI, OPENCODE, QWEN
 from ultramon.relay.prompts import hand_over_note
+from ultramon.relay.runs.merging import CHECKING
 from ultramon.relay.runs.pause import FIRST_LIMIT_PAUSE_SECONDS
 from ultramon.relay.runs.relay import Relay
 from ultramon.relay.runs.result import duration, millions
@@ -70,22 +71,31 @@ class OpenedRelay:
         choices: What was asked for.
         launchers: Of the hosts, by the agent's name, in the order of the choices.
         programs: The programs as they were found, likewise.
-        workspace: Where it works.
+        workspaces: Where it works: one for each worker.
+        judged: Where what is to be merged is checked; None = nothing is merged.
         state_directory: Where states are kept.
         notes: Sentences for the user.
         is_single: Whether it has one context that is not asked to hand over.
         recheck: Whether to check again what an earlier call has verified.
+        confirm: Asked with a question before the run begins.
     """
 
     run: str
     choices: RelayChoices
     launchers: dict[str, AgentLauncher]
     programs: dict[str, CheckedProgram]
-    workspace: RelayWorkspace
+    workspaces: tuple[RelayWorkspace, ...]
+    judged: RelayWorkspace | None
     state_directory: str
     notes: list[str] = field(default_factory=list)
     is_single: bool = False
     recheck: bool = False
+    confirm: Callable[[str], bool] = lambda question: False
+
+    @property
+    def workspace(self) -> RelayWorkspace:
+        """That of the first worker."""
+        return self.workspaces[0]
 
     def relay(
         self,
@@ -99,9 +109,11 @@ class OpenedRelay:
             self.run,
             self.choices,
             Launchers(self.launchers, SYSTEM_CLOCK),
-            self.workspace,
+            self.workspaces,
+            self.judged,
             open_backend(self.state_directory),
             tell,
+            self.confirm,
             self.is_single,
         )
         return Relay(
@@ -121,9 +133,11 @@ class OpenedRelay:
             if found.warning:
                 yield found.warning
         yield self._describe_workspace()
-        if self.workspace.disk is not None:
-            has_setup = bool(self.choices.setup)
-            yield f"disk: {self.workspace.disk.describe(has_setup=has_setup)}"
+        places = [one for one in (*self.workspaces, self.judged) if one is not None]
+        if (disk := self.workspace.disk) is not None:
+            count = "" if len(places) == 1 else f"{len(places)} times: "
+            yield f"disk: {count}{disk.describe(has_setup=bool(self.choices.setup))}"
+        yield from self._describe_merging()
         levels = {name: self._describe_level(one) for name, one in self.launchers.items()}
         shown = list(levels.values())
         if len(levels) > 1:
@@ -133,7 +147,7 @@ class OpenedRelay:
             f"follow: ultramon watch --run {self.run} · Ctrl-C hands over · "
             f"continue: ultramon relay --resume {self.run}"
         )
-        yield from (*self.workspace.notes, *self.notes)
+        yield from dict.fromkeys((*(note for one in places for note in one.notes), *self.notes))
 
     def _describe_workspace(self) -> str:
         place = self.workspace
@@ -145,7 +159,30 @@ class OpenedRelay:
             base = f"{status.branch}@{base}"
         if place.in_place:
             return f"git: in place, from {base}"
+        if self.judged is not None:
+            workers = plural(len(self.workspaces), "worker")
+            return f"git: {workers} from {base} → branch {place.branch}; your tree is untouched"
         return f"git: worktree and branch {place.branch} from {base}; your tree is untouched"
+
+    def _describe_merging(self) -> Iterator[str]:
+        choices = self.choices
+        if self.judged is None:
+            return
+        tree = f"`{choices.verify_all}` before each move of the branch"
+        checks = f"item `{choices.verify}`" if choices.verify else ""
+        whole = (
+            f"tree {tree}" if choices.verify_all else "no check of the whole tree (--verify-all)"
+        )
+        parts = [
+            checks,
+            whole,
+            f"protected {', '.join(choices.protect)}" if choices.protect else "",
+        ]
+        yield f"check: {' · '.join(part for part in parts if part)}"
+        if choices.plan.is_known:
+            with_paths = sum(bool(paths) for paths in choices.item_paths.values())
+            counts = f"{with_paths} with paths, {len(choices.item_after)} that wait for others"
+            yield f"items: {len(choices.items or ())}, {counts}"
 
     def _describe_level(self, launcher: AgentLauncher) -> str:
         if self.is_single:
@@ -223,15 +260,31 @@ def open_relay(
             enforce=not is_single,
         )
     checked = {name: one.check(choices.cwd) for name, one in launchers.items()}
-    workspace = open_workspace(
-        run,
-        cwd=choices.cwd,
-        state_directory=state_directory,
-        in_place=choices.in_place,
-        confirm=confirm,
-    )
+    is_merged = choices.is_merged and not is_single
+    choices.check_merged()
+
+    def open_worker(worker: int) -> RelayWorkspace:
+        return open_workspace(
+            run,
+            cwd=choices.cwd,
+            state_directory=state_directory,
+            in_place=choices.in_place,
+            confirm=confirm,
+            worker=worker,
+            is_detached=is_merged,
+        )
+
+    count = choices.workers if is_merged else 1
     return OpenedRelay(
-        run, choices, launchers, checked, workspace, state_directory, is_single=is_single
+        run,
+        choices,
+        launchers,
+        checked,
+        tuple(open_worker(number) for number in range(1, count + 1)),
+        open_worker(CHECKING) if is_merged else None,
+        state_directory,
+        is_single=is_single,
+        confirm=confirm,
     )
 
 

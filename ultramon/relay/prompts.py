@@ -63,6 +63,13 @@ _ITEMS_BY_TASK_LIST = """\
 Keep these items in the task list of this session, each under its name as it stands here, and mark
 one as completed as soon as it is. An item counts when it is completed there and a check agrees."""
 
+_MERGED = """\
+Other contexts work on other items of this job at the same time, each in a working tree of its own.
+An item that is done is merged into the branch of the job and checked there together with theirs.
+So commit the work of an item, and nothing else, before it is recorded as done, and name the item
+in the message; do one after the other, in the order of the list; change no more files than it
+needs. Commit on the detached head as it is: make no branch, and do not merge, rebase or push."""
+
 _NO_ITEMS = """\
 Keep the steps of this work in the task list of this session, and mark each as completed as soon as
 it is: that list is what the next context learns about the state of the work."""
@@ -166,7 +173,11 @@ class Predecessor:
 
 
 def first_prompt(
-    goal: RelayGoal, items: Sequence[str] = (), *, recorded_by: str = TASK_LIST
+    goal: RelayGoal,
+    items: Sequence[str] = (),
+    *,
+    recorded_by: str = TASK_LIST,
+    is_merged: bool = False,
 ) -> Prompt:
     """Return the prompt of a relay's first context.
 
@@ -174,10 +185,11 @@ def first_prompt(
         goal: The user's words.
         items: What this context is to do; none = the goal alone.
         recorded_by: `COMMAND` or `TASK_LIST`: where the agent records what is done.
+        is_merged: Whether each item is merged into a branch when it is done.
     """
 
     def render(own: int, _others: int, _chars: int) -> list[str]:
-        return _instructions(items, own, recorded_by)
+        return _instructions(items, own, recorded_by, is_merged=is_merged)
 
     return _fit(goal, render)
 
@@ -203,6 +215,7 @@ def successor_prompt(
     items: Sequence[str] = (),
     *,
     recorded_by: str = TASK_LIST,
+    is_merged: bool = False,
 ) -> Prompt:
     """Return the prompt of a later context.
 
@@ -212,10 +225,11 @@ def successor_prompt(
         before: What the context before has left.
         items: What this context is to do; none = the goal alone.
         recorded_by: As in `first_prompt`.
+        is_merged: As in `first_prompt`.
     """
 
     def render(own: int, others: int, chars: int) -> list[str]:
-        lines = _instructions(items, own, recorded_by)
+        lines = _instructions(items, own, recorded_by, is_merged=is_merged)
         lines += ["", f"{SUCCESSOR_WORDS}{number} of the job."]
         lines.append(f"The one before ended: {one_line(before.reason)}.")
         if counts := str(before.work):
@@ -241,10 +255,14 @@ def hand_over_note() -> str:
     return _HAND_OVER
 
 
-def _instructions(items: Sequence[str], own: int, recorded_by: str) -> list[str]:
+def _instructions(
+    items: Sequence[str], own: int, recorded_by: str, *, is_merged: bool
+) -> list[str]:
     lines = ["", "## How this job runs", _ARRANGEMENT]
     if not items:
         return [*lines, "", _NO_ITEMS]
+    if is_merged:
+        lines += ["", _MERGED]
     lines += section("Items of this context", items, own)
     return [*lines, "", _ITEMS_BY_COMMAND if recorded_by == COMMAND else _ITEMS_BY_TASK_LIST]
 

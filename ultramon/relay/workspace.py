@@ -9,15 +9,15 @@ import os
 import re
 import shutil
 import stat
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 from ultramon.errors import WorkspaceError
 from ultramon.relay.disk_space import DiskNeed, disk_need
-from ultramon.relay.runs.run_folder import run_directory
+from ultramon.relay.runs.run_folder import run_directory, worker_directory
 from ultramon.relay.workspace_record import WorkspaceRecord
 from ultramon.system.files import make_private_directory
-from ultramon.system.git import read_status, run_git
+from ultramon.system.git import GitStatus, read_status, run_git
 from ultramon.system.git_trees import QUIET, failure, keep_tree, write_tree
 from ultramon.system.ids import check_agent_id
 from ultramon.system.wording import byte_size, plural
@@ -176,22 +176,30 @@ class RelayWorkspace:
         pairs = (line.split(" ", 1) for line in lines)
         return {name.removeprefix(f"{self._refs}/"): commit for commit, name in pairs}
 
-    def summarise(self) -> WorkspaceSummary:
+    def summarise(self, *, of_branch: bool = False) -> WorkspaceSummary:
         """Return what is there now: commits since the start, and uncommitted files.
+
+        Args:
+            of_branch: Whether of the branch alone, whatever is checked out.
 
         Raises:
             WorkspaceError: git refused, or took too long.
         """
         if not self.is_checkpointed:
             return WorkspaceSummary()
-        status = read_status(self.root, seconds=TREE_SECONDS)
+        at = f"refs/heads/{self.branch}" if of_branch else "HEAD"
+        status = (
+            GitStatus(self.branch, None, ())
+            if of_branch
+            else read_status(self.root, seconds=TREE_SECONDS)
+        )
         if status is None:
             raise self._failed("status", None)
-        head = _find_commit(self.root, "HEAD")
+        head = _find_commit(self.root, at)
         commits: list[tuple[str, str]] = []
         count = 0
         if head is not None:
-            since = f"{self.base}..HEAD" if self.base else "HEAD"
+            since = f"{self.base}..{at}" if self.base else at
             count = int(self._git("rev-list", "--count", since).stdout)
             log = self._git(
                 "log",
@@ -235,6 +243,8 @@ def open_workspace(
     state_directory: str,
     in_place: bool = False,
     confirm: Callable[[str], bool] = lambda question: False,
+    worker: int = 1,
+    is_detached: bool = False,
 ) -> RelayWorkspace:
     """Return the workspace of a run: a new one, or the one that is there.
 
@@ -248,6 +258,8 @@ def open_workspace(
         in_place: Work in the user's own tree, which must be clean at the start of the run.
         confirm: Asked with a question where a new worktree needs more disk than is free; the
             default says no.
+        worker: Whose; those after the first are opened after it.
+        is_detached: Whether the worktree is at no branch, because what is done in it is merged.
 
     Raises:
         InvalidAgentIdError: No run can have that name.
@@ -256,7 +268,7 @@ def open_workspace(
     """
     check_agent_id(run, "run")
     cwd = os.path.abspath(cwd)
-    folder = run_directory(state_directory, run)
+    folder = worker_directory(state_directory, run, worker)
     make_private_directory(folder)
     for name in os.listdir(folder):
         # Copies of the index, which a killed process has left.
@@ -264,14 +276,23 @@ def open_workspace(
             os.unlink(os.path.join(folder, name))
     repository = _find_repository(cwd)
     record = WorkspaceRecord.load(folder)
-    if record is None:
+    if record is None and worker != 1:
+        first = WorkspaceRecord.load(run_directory(state_directory, run))
+        assert first is not None
+        record = replace(first, ready=False, setup=None)
+    elif record is None:
         record = _plan(run, cwd, repository, in_place=in_place)
+        record.is_detached = is_detached
     elif record.is_cleaned:
         # Its journal would take the items of another run for done.
         reason = f"the run {run} was removed by --clean, and its events are kept under this name"
         raise WorkspaceError(cwd, reason, "choose another name")
     else:
         _check_same(record, run, cwd, repository, in_place=in_place)
+    if record.is_detached != is_detached:
+        begun = "with" if record.is_detached else "without"
+        advice = "continue it so, or start another run"
+        raise WorkspaceError(cwd, f"the run {run} was begun {begun} a merge queue", advice)
     root, notes = os.path.join(folder, WORKTREE), list[str]()
     disk = None
     if not record.in_place:
@@ -298,6 +319,7 @@ def open_workspace(
         is_checkpointed=repository is not None,
         notes=notes,
         origin=record.origin,
+        worker=worker,
         disk=disk,
     )
 
@@ -439,8 +461,16 @@ def _make_worktree(record: WorkspaceRecord, root: str, repository: _Repository) 
         shutil.rmtree(root)
     # Twice: once for a path that is registered already, once for one that was locked meanwhile.
     command = ["worktree", "add", "--quiet", "--force", "--force"]
+    if record.is_detached:
+        branch = f"refs/heads/{record.branch}"
+        if _find_commit(repository.root, branch) is None:
+            made = ("update-ref", branch, record.base, "")  # only where there is none
+            done = run_git(repository.root, *QUIET, *made, seconds=QUICK_SECONDS)
+            if done is None or done.returncode:
+                raise failure(repository.root, "update-ref", done, QUICK_SECONDS)
+        command += ["--detach", root, branch]
     # The branch is there where only the worktree was lost: its commits are the work so far.
-    if _find_commit(repository.root, f"refs/heads/{record.branch}") is None:
+    elif _find_commit(repository.root, f"refs/heads/{record.branch}") is None:
         command += ["-b", record.branch, root, record.base]
     else:
         command += [root, record.branch]

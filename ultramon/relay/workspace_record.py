@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from ultramon.relay.runs.run_folder import read_run_file, write_run_file
@@ -22,6 +22,8 @@ class SetupRecord:
         bare_bytes: What the worktree took on disk before the first setup; None = not known.
         made_bytes: What setup made in a worktree of this run, the present one or one before; None =
             none has succeeded.
+        made_files: Paths in the tree that setup made and git does not ignore, folders as a whole:
+            they are no work of an agent.
     """
 
     command: str
@@ -29,6 +31,7 @@ class SetupRecord:
     seconds: float | None = None
     bare_bytes: int | None = None
     made_bytes: int | None = None
+    made_files: list[str] = field(default_factory=list)
 
 
 @dataclass(slots=True)
@@ -45,6 +48,8 @@ class WorkspaceRecord:
         origin: The branch that the user had at the start; None with a detached head, or in records
             from before it was kept.
         setup: Of the worktree; None = none was begun.
+        is_detached: Whether the worktree is at no branch: what is done in it is merged into the
+            branch of the run.
         is_cleaned: Whether `relay --clean` has removed the worktree: the run cannot continue.
     """
 
@@ -57,6 +62,7 @@ class WorkspaceRecord:
     origin: str | None = None
     setup: SetupRecord | None = None
     is_cleaned: bool = False
+    is_detached: bool = False
 
     @classmethod
     def load(cls, folder: str) -> WorkspaceRecord | None:

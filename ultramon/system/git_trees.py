@@ -17,6 +17,7 @@ from ultramon.system.ids import random_hex
 
 if TYPE_CHECKING:
     import subprocess
+    from collections.abc import Sequence
 
 # No program of the repository runs: no hook, and no file monitor, which is configured there too.
 QUIET = (
@@ -51,13 +52,16 @@ class KeptTree(NamedTuple):
     """What is not in it; None when all is."""
 
 
-def write_tree(root: str, *, folder: str, seconds: float) -> WrittenTree:
+def write_tree(
+    root: str, *, folder: str, seconds: float, left_out: Sequence[str] = ()
+) -> WrittenTree:
     """Store the present tree: tracked and untracked files, ignored ones are not.
 
     Args:
         root: The top of the working tree.
         folder: Where a temporary index lies meanwhile.
         seconds: For all of it; then git is killed.
+        left_out: Paths from the top, files or folders, that are left as the commit has them.
 
     Raises:
         WorkspaceError: git refused, or took too long.
@@ -72,7 +76,14 @@ def write_tree(root: str, *, folder: str, seconds: float) -> WrittenTree:
         if os.path.exists(own):
             # Copied with its times, which show which files may have changed since it was written.
             shutil.copy2(own, index)
-        added = git.attempt("add", "--all", "--ignore-errors", ".", environ=environ)
+        added = git.attempt(
+            "add",
+            "--all",
+            "--ignore-errors",
+            ".",
+            *(f":(exclude,top,literal){path}" for path in left_out),
+            environ=environ,
+        )
         # 1 = some files could not be read, or a repository in it has no commit.
         if added is None or added.returncode not in (0, 1):
             raise failure(root, "add", added, seconds)

@@ -81,6 +81,20 @@ def test_commits_of_the_agent_are_its_items_in_its_words(project, place, tree):
     assert changed(project, second) == ["half.txt"]
 
 
+def test_commits_that_name_their_items_are_told_apart(project, place, tree):
+    """Both were there when the first claim was seen; a later commit may belong to the first one."""
+    for name, message in (("1", "Do 1."), ("11", "Do 11"), ("2", "Do 2"), ("late", "11, mended")):
+        (place / f"{name}.txt").write_text(f"{name}\n")
+        git(place, "add", f"{name}.txt")
+        git(place, "commit", "-q", "-m", message)
+    taken = [tree.take(item(number), name) for number, name in enumerate(("1", "11", "2"), 1)]
+    assert [changed(project, change) for change in taken] == [
+        ["1.txt"], ["11.txt", "2.txt", "late.txt"], []
+    ]  # fmt: skip
+    assert [change.message for change in taken] == ["Do 1.", "11, mended", "2"]
+    assert taken[2].together_with == item(2)
+
+
 def test_an_item_that_is_claimed_again_has_what_was_mended_since(project, place, tree):
     (place / "one.txt").write_text("BAD\n")
     queue = project.queue()

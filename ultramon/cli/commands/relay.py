@@ -80,13 +80,31 @@ class _Command(click.Command):
 @click.option(
     "--items",
     type=click.File("r", encoding="utf-8", errors="surrogateescape"),
-    help="A file with one item a line; `-` reads stdin. Without it the agent plans by itself.",
+    help="A file with one item a line; `-` reads stdin; .tsv and .jsonl also say which paths an "
+    "item touches and which items it waits for. Without it the agent plans by itself.",
 )
 @click.option("--rule", "rules", multiple=True, metavar="TEXT", help="A rule that always holds.")
 @click.option(
     "--verify",
     metavar="COMMAND",
     help="Checks an item: exit code 0 confirms it. `{item}` stands for the item; no shell.",
+)
+@click.option(
+    "--verify-all",
+    metavar="COMMAND",
+    help="Checks the whole tree before items are merged, e.g. 'make test'; run by a shell.",
+)
+@click.option(
+    "--workers",
+    type=click.IntRange(1, 64),
+    default=1,
+    help="Contexts at the same time, each in a worktree of its own; what is verified is merged.",
+)
+@click.option(
+    "--protect",
+    multiple=True,
+    metavar="PATHS",
+    help="An item that changes these files is set aside, e.g. tests/ or '*.toml'.",
 )
 @click.option(
     "--verify-timeout",
@@ -208,8 +226,9 @@ def command(
     and the notes of the one before. What is behind `--` goes to the agent, what is behind another
     `--` to the next one; where one meets its usage limit, the next one takes over.
 
-    Nothing is installed, no permission is granted, nothing is pushed or merged. Ctrl-C asks the
-    context to hand over; a second one ends it. --resume continues the run.
+    Nothing is installed, no permission is granted, nothing is pushed. With --workers or
+    --verify-all what is verified is merged into the branch of the run, which moves only to trees
+    that pass. Ctrl-C asks the contexts to hand over; a second one ends them. --resume continues.
 
     Exit codes: 0 all is verified (claimed, where nothing checks; without items: the agent ended
     normally), 1 something is left, set aside or not confirmed, 2 wrong usage, 5 a budget is used
@@ -232,6 +251,7 @@ def command(
     # Read for its error alone: a wrong name must end the command before anything is made.
     try:
         _ = choices.agents
+        choices.check_merged()
     except ConfigurationError as error:
         raise click.UsageError(str(error)) from error
     if recheck and (resume is None or choices.verify is None):
@@ -368,6 +388,8 @@ def _stored(
             raise click.UsageError("this run was begun without --items")
         # Only added to, as the journal knows the items that the run was begun with.
         changed["items"] = tuple(dict.fromkeys((*stored.items, *changed["items"])))
+        for name in ("item_paths", "item_after"):
+            changed[name] = {**getattr(stored, name), **chosen.get(name, {})}
     if changed:
         notes.append(f"changed: {', '.join(name.replace('_', ' ') for name in sorted(changed))}")
     return replace(stored, **changed), notes
@@ -375,7 +397,7 @@ def _stored(
 
 def _chosen(given: dict[str, Any]) -> tuple[dict[str, Any], list[str]]:
     """Return the options, named as the choices, and what there is to say about them."""
-    from ultramon.relay.choices import read_items
+    from ultramon.relay.choices import read_items, read_planned_items
 
     items: TextIO | None = given["items"]
     program: str | None = given["program"]
@@ -386,7 +408,11 @@ def _chosen(given: dict[str, Any]) -> tuple[dict[str, Any], list[str]]:
     if items is None:
         return chosen, []
     try:
-        chosen["items"], repeats = read_items(items)
+        if items.name.endswith((".tsv", ".jsonl", ".ndjson")):
+            chosen["items"], repeats, plan = read_planned_items(items, items.name)
+            chosen |= {"item_paths": plan.paths, "item_after": plan.after}
+        else:
+            chosen["items"], repeats = read_items(items)
     except ConfigurationError as error:
         raise click.UsageError(str(error)) from error
     return chosen, [f"{plural(repeats, 'line')} of the items repeated"] if repeats else []

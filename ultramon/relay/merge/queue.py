@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import threading
 from concurrent.futures import Future
 from typing import TYPE_CHECKING, NamedTuple
@@ -40,6 +41,8 @@ class Checks(NamedTuple):
     """Of the whole tree; None = none."""
     protected: tuple[str, ...] = ()
     """Pathspecs of git: an item that changes such a file is rejected."""
+    left_out: tuple[str, ...] = ()
+    """Paths in the tree that belong to no commit, and stay: what its setup has made."""
 
 
 class MergeCounts(NamedTuple):
@@ -105,6 +108,18 @@ class MergeQueue:
         with self._turn:
             self._check_out(self._branch.tip)
             return True if self._checks.tree is None else self._checks.tree()
+
+    def check_again(self, name: str) -> Verdict:
+        """Check an item on the branch as it is now.
+
+        Raises:
+            WorkspaceError: git refused.
+        """
+        if self._checks.item is None:
+            return self.check_base()
+        with self._turn:
+            self._check_out(self._branch.tip)
+            return self._checks.item(name)
 
     def merge(self, change: Change) -> Verdict:
         """Merge an item, and return when it is on the branch, or why it is not.
@@ -268,7 +283,7 @@ class MergeQueue:
     def _check_out(self, commit: str) -> None:
         self._git("checkout", "--quiet", "--detach", "--force", commit)
         # What an earlier check left, but for what the project ignores: that may be its setup.
-        self._git("clean", "-ffdq")
+        self._git("clean", "-ffdq", *kept_by_clean(self._checks.left_out))
 
     def _count(self, **more: int) -> None:
         old = self.counts._asdict()
@@ -281,3 +296,10 @@ class MergeQueue:
 def _listed(names: Sequence[str]) -> str:
     shown = ", ".join(names[:MAX_SHOWN])
     return shown if len(names) <= MAX_SHOWN else f"{shown} and {len(names) - MAX_SHOWN} more"
+
+
+def kept_by_clean(paths: Sequence[str]) -> list[str]:
+    """Return the options of `git clean` with which paths from the top stay."""
+    # As a pattern: what stands for itself in a path is no wildcard.
+    escaped = (re.sub(r"([\\*?\[])", r"\\\1", path) for path in paths)
+    return [part for path in escaped for part in ("-e", f"/{path}")]

@@ -8,12 +8,17 @@ from typing import TYPE_CHECKING
 
 from ultramon.relay.merge.branch import GIT_SECONDS, TRAILER, MergedItem
 from ultramon.relay.merge.candidate import Change
+from ultramon.relay.merge.queue import kept_by_clean
 from ultramon.relay.merge.trees import merge_trees
+from ultramon.relay.runs.item_names import ItemNames
+from ultramon.state.prompt_text import one_line
 from ultramon.system.files import delete_quietly
 from ultramon.system.git_trees import BoundedGit, write_tree
 from ultramon.system.process_search import runs_in
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from ultramon.relay.merge.branch import RunBranch
 
 _HEAD = "Ultramon-Head"
@@ -32,14 +37,25 @@ class WorkerTree:
         number: Of the worker, from 1.
         refs: What the refs of the run begin with, such as ``refs/ultramon/port-1``.
         branch: Of the run.
+        left_out: Paths in the tree that are no work of an agent, and stay.
     """
 
-    def __init__(self, root: str, folder: str, number: int, refs: str, branch: RunBranch) -> None:
+    def __init__(
+        self,
+        root: str,
+        folder: str,
+        number: int,
+        refs: str,
+        branch: RunBranch,
+        *,
+        left_out: Sequence[str] = (),
+    ) -> None:
         self.number = number
         self._root = root
         self._folder = folder
         self._refs = refs
         self._branch = branch
+        self._left_out = left_out
         self._lock = threading.Lock()
 
     def begin(self, continued: int | None) -> str | None:
@@ -69,7 +85,7 @@ class WorkerTree:
             tip = self._git("rev-parse", f"{target}^")
             self._git("checkout", "--quiet", "--force", "--detach", tip)
             # All of it is kept: what a context left, when it ended.
-            self._git("clean", "-ffdq")
+            self._git("clean", "-ffdq", *kept_by_clean(self._left_out))
             self._git("read-tree", "--reset", "-u", f"{target}^{{tree}}")
             self._git("reset", "--quiet")
             self._update(
@@ -82,14 +98,17 @@ class WorkerTree:
         """Return the work of an item that its agent has claimed, and keep it.
 
         It is what has changed since the item before it: the agent's commits, where it has made any
-        since, else all files. One that is claimed again is what it was, with what changed since.
+        since, up to the last one that names the item, or all where none does; without commits all
+        files. One that is claimed again is what it was, with what changed since.
 
         Raises:
             WorkspaceError: git refused, or took too long.
         """
         with self._lock:
-            last, head = self._last(), self._git("rev-parse", "HEAD")
-            has_commits = head != self._head_of(last)
+            last = self._last()
+            head_before = self._head_of(last)
+            head = self._commit_of(name, head_before)
+            has_commits = head != head_before
             now = f"{head}^{{tree}}" if has_commits else self._write()
             tree = self._git("rev-parse", now)
             before, known = last, self._find(str(item.number))
@@ -106,7 +125,7 @@ class WorkerTree:
             )
             tree_before = self._git("rev-parse", f"{before}^{{tree}}")
             is_empty = tree_before == self._git("rev-parse", f"{commit}^{{tree}}")
-            message = self._git("log", "-1", "--format=%B", head) if has_commits else name
+            message = self._git("log", "-1", "--format=%B", head).strip() if has_commits else name
             return Change(
                 item,
                 name,
@@ -129,6 +148,17 @@ class WorkerTree:
                 return
             left = self._git("commit-tree", tree, "-p", last, "-m", f"Left by context {context}")
             self._git("update-ref", f"{self._refs}/left-{context}", left)
+
+    def _commit_of(self, name: str, before: str) -> str:
+        """Return the last commit since another one that names an item, else the last of all."""
+        form = "--format=%H%x00%B%x01"
+        log = self._git("log", "--no-show-signature", "--first-parent", form, f"{before}..HEAD")
+        entries = [entry.strip().partition("\0") for entry in log.split("\1") if entry.strip()]
+        if not entries:
+            return before
+        names = ItemNames((name,))
+        named = (commit for commit, _, message in entries if names.find(one_line(message)))
+        return next(named, entries[0][0])
 
     def _prepare(self, continued: int | None) -> tuple[str, str | None]:
         """Return a commit with the files of the next context on top of the branch, and a note."""
@@ -163,7 +193,9 @@ class WorkerTree:
         return self._branch.base if found is None else found
 
     def _write(self) -> str:
-        return write_tree(self._root, folder=self._folder, seconds=GIT_SECONDS).tree
+        return write_tree(
+            self._root, folder=self._folder, seconds=GIT_SECONDS, left_out=self._left_out
+        ).tree
 
     def _commit(self, tree: str, parent: str, name: str, item: MergedItem | None, head: str) -> str:
         facts = [f"{_HEAD}: {head}"]

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from ultramon.fleet.journal_event import Closing
     from ultramon.fleet.supervise.jobs import Job
     from ultramon.relay.runs.run import Run
+    from ultramon.relay.workspace import RelayWorkspace
 
 _STATUSES = (OPEN, ASSIGNED, CLAIMED, VERIFIED, SET_ASIDE)
 _ENDS = {
@@ -44,12 +45,14 @@ class Briefing:
 
     run: Run
 
-    def write(self, job: Job, number: int) -> str:
+    def write(self, job: Job, number: int, place: RelayWorkspace, note: str | None) -> str:
         """Return the first prompt of a context.
 
         Args:
             job: Of the context.
             number: Of the context.
+            place: Where it works.
+            note: What there is to say about that; None = nothing.
 
         Raises:
             WorkspaceError: git refused.
@@ -59,21 +62,24 @@ class Briefing:
         if run.is_single:
             return single_prompt(words, items).text
         recorded_by = BY_COMMAND if run.launchers.uses_sdk else TASK_LIST
+        is_merged = run.judged is not None
         before = run.view.last_closed()
         if before is None:
-            return first_prompt(words, items, recorded_by=recorded_by).text
+            return first_prompt(words, items, recorded_by=recorded_by, is_merged=is_merged).text
         handoff = job.handoff
         open_tasks = (*handoff.interrupted, *handoff.remaining) if handoff is not None else ()
         predecessor = Predecessor(
             self._describe_end(*before),
             None if handoff is None else handoff.notes,
             self._work_state(before[1].begun) if run.has_items else WorkState(),
-            run.workspace.summarise() if run.workspace.is_checkpointed else None,
-            tuple(self._facts(items if run.has_items else list(run.items))),
+            place.summarise() if place.is_checkpointed else None,
+            tuple(self._facts(items if run.has_items else list(run.items), place, note)),
             # Items are listed with their own state already.
             tuple(name for name in open_tasks if name not in run.items),
         )
-        return successor_prompt(words, number, predecessor, items, recorded_by=recorded_by).text
+        return successor_prompt(
+            words, number, predecessor, items, recorded_by=recorded_by, is_merged=is_merged
+        ).text
 
     def _work_state(self, begun: list[str]) -> WorkState:
         pool = self.run.view.pool
@@ -92,8 +98,10 @@ class Briefing:
             set_aside=having(SET_ASIDE),
         )
 
-    def _facts(self, names: list[str]) -> Iterator[str]:
-        yield from self.run.workspace.notes
+    def _facts(self, names: list[str], place: RelayWorkspace, note: str | None) -> Iterator[str]:
+        yield from place.notes
+        if note is not None:
+            yield note
         for name in names:
             item = self.run.view.pool.item(name)
             if item.reason is not None and item.status != VERIFIED:

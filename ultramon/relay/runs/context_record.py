@@ -41,6 +41,7 @@ class ContextRecord:
         cost_usd: As the host reckons; None = it did not say.
         list_usd: At list price, by its tokens; None = they or the price are not known.
         agent: Its agent's name in the choices; empty in records from before there was a choice.
+        worker: Whose worktree it works in.
     """
 
     number: int
@@ -59,6 +60,7 @@ class ContextRecord:
     cost_usd: float | None = None
     list_usd: float | None = None
     agent: str = ""
+    worker: int = 1
 
     @property
     def usd(self) -> float | None:

@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from ultramon.relay.runs.context_record import ContextRecord
     from ultramon.relay.runs.run import Run
     from ultramon.relay.runs.start import StartedContext
+    from ultramon.relay.workspace import RelayWorkspace
     from ultramon.state.record import StateRecord
 
 LAST_HOOK_SECONDS = 2.0
@@ -81,7 +82,7 @@ class Judge:
         except FileNotFoundError:  # killed between its record and its start
             outcome = launcher.read_outcome((), code)
         if record.ended_parts < record.parts:  # else an earlier relay was killed behind this
-            fingerprint = self.fingerprint()
+            fingerprint = self.fingerprint(run.workspace_of(record))
             record.is_idle = fingerprint is not None and fingerprint == record.fingerprint
             record.ended_at = SYSTEM_CLOCK.now()
             record.add(outcome)
@@ -96,10 +97,10 @@ class Judge:
             launcher.end_session(context.agent_id, context.environ, failed_with)
         return outcome
 
-    def fingerprint(self) -> str | None:
-        """Return that of the workspace; None outside of git, or where git refuses."""
+    def fingerprint(self, place: RelayWorkspace) -> str | None:
+        """Return that of a workspace; None outside of git, or where git refuses."""
         try:
-            return self.run.workspace.fingerprint()
+            return place.fingerprint()
         except WorkspaceError as error:
             self.run.tell(str(error))
             return None

@@ -1,4 +1,4 @@
-"""Carries a job of a coding agent across fresh contexts, in one workspace, one context at a time.
+"""Carries a job of a coding agent across fresh contexts, one at a time or one for each worker.
 
 Built on `Fleet.supervise`: a context is a job of it. What the supervisor cannot know is in this
 room: how the host ended, what it said last, what it cost, and whether the provider takes requests.
@@ -7,14 +7,16 @@ room: how the host ended, what it said last, what it cost, and whether the provi
 from __future__ import annotations
 
 import os
-from contextlib import closing, nullcontext
+from contextlib import ExitStack, closing, nullcontext
 from typing import TYPE_CHECKING
 
+from ultramon.fleet.supervise.pool import VERIFIED
 from ultramon.relay.launchers.outcome import LIMITED
 from ultramon.relay.runs.briefing import Briefing
 from ultramon.relay.runs.context_process import ContextProcess
 from ultramon.relay.runs.item_names import ItemNames
 from ultramon.relay.runs.judge import Judge
+from ultramon.relay.runs.merging import Merging
 from ultramon.relay.runs.pause import (
     FIRST_LIMIT_PAUSE_SECONDS,
     BudgetPause,
@@ -71,14 +73,16 @@ class Relay:
         self._plan = None if plans is None else PlanPause(run, plans)
         self._budget = None if budgets is None else BudgetPause(run, budgets)
         self._check: CommandCheck | None = None
+        self._merging: Merging | None = None
         choices = run.choices
-        if choices.verify is not None:
+        if choices.verify is not None and run.judged is None:
             environ = {**os.environ, "ULTRAMON_RELAY": run.name, **run.workspace.variables}
             path, seconds = run.workspace.path, choices.verify_seconds
             self._check = CommandCheck(choices.verify, path, seconds, environ)
         self._briefing = Briefing(run)
         self._judge = Judge(run)
-        self._steps = Steps(run, is_checked=self._check is not None)
+        self._is_checked = self._check is not None or run.judged is not None
+        self._steps = Steps(run, is_checked=self._is_checked)
 
     @property
     def counts(self) -> ItemCounts | None:
@@ -90,21 +94,29 @@ class Relay:
 
         Raises:
             StateError: The store refused, or another relay works on this run.
-            SetupError: The setup of the worktree failed; no context was begun.
-            WorkspaceError: git refused, or the run was cleaned.
+            SetupError: The setup of a worktree failed; no context was begun.
+            WorkspaceError: git refused, or the run was cleaned; or the check of the whole tree
+                fails where the run begins.
         """
         run, choices, check = self._run, self._run.choices, self._check
         with (
             run_lock(run.workspace.folder),
             nullcontext() if check is None else closing(check),
             closing(run.fleet),
+            ExitStack() as stack,
         ):
             run.workspace.check()
             run.contexts.read()
-            setup = WorktreeSetup(run)
-            setup.check()
+            places = [one for one in (*run.workspaces, run.judged) if one is not None]
+            setups = [WorktreeSetup(run, place) for place in places]
+            for setup in setups:
+                setup.check()
             choices.save(run.workspace.folder)
-            setup.run()
+            for setup in setups:
+                setup.run()
+            if run.judged is not None:
+                self._merging = stack.enter_context(closing(Merging(run)))
+                self._merging.check_base()
             for launcher in run.launchers:
                 launcher.prepare()
             self._steps.keep_missing()
@@ -114,7 +126,8 @@ class Relay:
             work = run.fleet.supervise(
                 self._spawn,
                 list(run.items),
-                verify=None if check is None else self._verify,
+                workers=len(run.workspaces),
+                verify=self._verify if self._is_checked else None,
                 # The one session of a comparison has no relay that asks it to hand over.
                 enforce=not run.is_single,
                 grace_seconds=choices.grace_seconds,
@@ -127,18 +140,22 @@ class Relay:
                 recheck=self._recheck,
                 item_of=ItemNames(run.items).find,
                 may_start=self._may_start,
+                may_take=self._may_take if choices.plan.is_known else None,
             )
             return RelayResult(
                 run=run.name,
                 work=work,
                 has_items=run.has_items,
-                is_checked=check is not None,
+                is_checked=self._is_checked,
                 # Whatever it was, nothing was left to be stopped.
                 stop=(run.stop or Stop.of(work, choices)) if work.left else None,
                 contexts=tuple(run.contexts),
                 compactions=sum(max(0, one.epoch - 1) for one in run.view.sessions()),
                 tasks=None if run.has_items else run.view.tasks(),
-                workspace=run.workspace.summarise(),
+                workspace=run.workspace.summarise(of_branch=run.judged is not None),
+                merges=None if self._merging is None else self._merging.queue.counts,
+                is_tree_checked=bool(choices.verify_all),
+                waits_for=choices.plan.stuck(work.set_aside),
             )
 
     def _may_start(self) -> bool:
@@ -146,14 +163,28 @@ class Relay:
         return all(one is None or one.may_start() for one in pauses)
 
     def _verify(self, name: str) -> Verdict:
+        if self._merging is not None:
+            return self._merging.verify(name)
         assert self._check is not None
         return self._check(self._run.items.get(name, name))
+
+    def _may_take(self, name: str, held: frozenset[str]) -> bool:
+        run, items = self._run, self._run.items
+        run.view.read()
+        verified = {items.get(one, one) for one, _ in run.view.pool.with_status(VERIFIED)}
+        in_work = {items.get(one, one) for one in held}
+        return run.choices.plan.may_take(items.get(name, name), in_work, verified)
 
     def _spawn(self, job: Job) -> ContextProcess:
         """Start the context of a job."""
         run, number = self._run, number_of(job.agent_id)
-        prompt = self._briefing.write(job, number)
-        context, process = begin(run, job, prompt, self._judge.fingerprint())
+        place, note = run.workspace, None
+        if self._merging is not None:
+            place, note = self._merging.begin(job)
+            if note is not None:
+                run.tell(note)
+        prompt = self._briefing.write(job, number, place, note)
+        context, process = begin(run, job, prompt, self._judge.fingerprint(place), place.worker)
         count = sum(name in run.items for name in job.items)
         what = f": {plural(count, 'item')}" if run.has_items else ""
         who = f" with {context.record.agent}" if len(run.choices.agents) > 1 else ""
@@ -185,6 +216,8 @@ class Relay:
     def _end(self, context: StartedContext, code: int | None) -> Continuation | None:
         """Judge how a process of a context ended; return how the context continues, if it does."""
         outcome = self._judge.take_end(context, code)
+        if self._merging is not None:
+            self._merging.leave(context.record)
         if self._plan is not None:
             self._plan.learn(context.record, outcome)
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from ultramon.prices.cost import cost_words
@@ -15,6 +15,7 @@ if TYPE_CHECKING:
 
     from ultramon.fleet.supervise.result import SupervisorResult
     from ultramon.relay.choices import RelayChoices
+    from ultramon.relay.merge.queue import MergeCounts
     from ultramon.relay.runs.context_record import ContextRecord
     from ultramon.relay.workspace import WorkspaceSummary
 
@@ -65,6 +66,8 @@ class Stop:
             )
         if result.stopped == "deadline":
             return cls(BUDGET, "the time is up")
+        if result.stopped == "blocked":
+            return cls(GAVE_UP, "what is left waits for items that were set aside")
         if result.stopped in ("max_restarts", "broken_worker"):
             return cls(GAVE_UP, "one context after the other ended early, without progress")
         return cls(INTERRUPTED, "interrupted")
@@ -84,6 +87,9 @@ class RelayResult:
         compactions: How often a context was compacted by its host.
         tasks: Of a job without a list: the tasks of its agents and their last status.
         workspace: Commits and uncommitted files.
+        merges: What the merge queue did in this call; None = nothing was merged.
+        is_tree_checked: Whether the whole tree was checked before each move of the branch.
+        waits_for: Items that cannot begin, each with one that it waits for.
     """
 
     run: str
@@ -95,6 +101,9 @@ class RelayResult:
     compactions: int
     tasks: dict[str, str] | None
     workspace: WorkspaceSummary
+    merges: MergeCounts | None = None
+    is_tree_checked: bool = False
+    waits_for: dict[str, str] = field(default_factory=dict)
 
     @property
     def ok(self) -> bool:
@@ -142,6 +151,9 @@ class RelayResult:
             "compactions": self.compactions,
             "tasks": self.tasks,
             "workspace": asdict(self.workspace),
+            "merges": None if self.merges is None else self.merges._asdict(),
+            "isTreeChecked": self.is_tree_checked,
+            "waitsFor": self.waits_for,
             "seconds": round(self.seconds, 3),
             "spent": asdict(self.spent),
             "costUsd": self.cost_usd,
@@ -174,6 +186,8 @@ class RelayResult:
         for name, reason in list(self.work.set_aside.items())[:MAX_NAMED]:
             if self.has_items:
                 yield f"set aside: {name}: {reason}"
+        for name, other in list(self.waits_for.items())[:MAX_NAMED]:
+            yield f"cannot begin: {name} waits for {other}"
         yield self._contexts_line()
         yield f"{self._workspace_line()} · exit {exit_code}"
         if self.stop is not None:
@@ -233,6 +247,11 @@ class RelayResult:
         tree = self.workspace
         if tree.head is None and tree.branch is None:
             return "no git repository: nothing is checkpointed"
+        if self.merges is not None:
+            whole = "each move checked as a whole" if self.is_tree_checked else "item checks only"
+            asides = f", {plural(self.merges.conflicts, 'conflict')}, {self.merges.red} red"
+            merged = f"{self.merges.merged} merged{asides}"
+            return f"{tree.branch}@{(tree.head or '')[:9]}: {whole} · {merged}"
         where = tree.branch or "a detached head"
         dirty = plural(tree.dirty_count, "file")
         return f"{plural(tree.commit_count, 'commit')} on {where}, {dirty} uncommitted"

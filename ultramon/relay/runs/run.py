@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from ultramon.backends.base import Backend
     from ultramon.relay.choices import RelayChoices
     from ultramon.relay.launcher_order import Launchers
+    from ultramon.relay.runs.context_record import ContextRecord
     from ultramon.relay.runs.result import Stop
     from ultramon.relay.workspace import RelayWorkspace
 
@@ -34,9 +35,12 @@ class Run:
         name: Its name.
         choices: What was asked for.
         launchers: What starts contexts.
-        workspace: Where it works.
+        workspaces: Where it works: one for each worker.
+        judged: Where what is to be merged is checked; None = nothing is merged, and there is one
+            worker.
         backend: The store; the directory of its states is that of the launchers' hooks.
         tell: Called with a line about each step.
+        confirm: Asked with a question before the run begins.
         is_single: Whether there is one context, which is not asked to hand over: for a comparison.
         is_stopping: Whether it stops early: no context shall continue.
         stop: Why, where a context is the reason; None = it is not.
@@ -50,9 +54,11 @@ class Run:
     name: str
     choices: RelayChoices
     launchers: Launchers
-    workspace: RelayWorkspace
+    workspaces: tuple[RelayWorkspace, ...]
+    judged: RelayWorkspace | None
     backend: Backend
     tell: Callable[[str], object]
+    confirm: Callable[[str], bool] = lambda question: False
     is_single: bool = False
     is_stopping: bool = field(default=False, init=False)
     stop: Stop | None = field(default=None, init=False)
@@ -76,6 +82,16 @@ class Run:
         self.spending = RunSpending(
             choices, self.workspace.folder, self.contexts, self.tell, open_prices(choices.prices)
         )
+
+    @property
+    def workspace(self) -> RelayWorkspace:
+        """That of the first worker; its folder is that of the run."""
+        return self.workspaces[0]
+
+    def workspace_of(self, record: ContextRecord) -> RelayWorkspace:
+        """Return where a context works; the first one's where this call has fewer workers."""
+        found = (one for one in self.workspaces if one.worker == record.worker)
+        return next(found, self.workspace)
 
     @property
     def has_items(self) -> bool:

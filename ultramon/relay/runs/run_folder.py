@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 
 SCHEMA = 1
 MAX_FILE_BYTES = 1 << 26
+WORKERS = "workers"
 _LOCK = "relay.lock"
 _HOLDER = "holder.json"
 LOCK_FILES = (_HOLDER, _LOCK)
@@ -29,6 +30,12 @@ LOCK_FILES = (_HOLDER, _LOCK)
 def run_directory(state_directory: str, run: str) -> str:
     """Return the folder of a relay: its choices, its worktree, the output of its contexts."""
     return os.path.join(os.path.abspath(state_directory), RELAY_FOLDER, run)
+
+
+def worker_directory(state_directory: str, run: str, worker: int) -> str:
+    """Return the folder of a worker of a relay; that of the first is the run's own."""
+    folder = run_directory(state_directory, run)
+    return folder if worker == 1 else os.path.join(folder, WORKERS, str(worker))
 
 
 def read_run_file(path: str, decode: Callable[[dict[str, Any]], Decoded]) -> Decoded:

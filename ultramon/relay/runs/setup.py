@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-from collections import deque
 from typing import TYPE_CHECKING
 
 from ultramon.errors import SetupError, StateError
@@ -11,19 +10,18 @@ from ultramon.relay.disk_space import taken_bytes
 from ultramon.relay.runs.context_process import end_left_over
 from ultramon.relay.runs.result import duration
 from ultramon.relay.runs.start import running_contexts
-from ultramon.relay.runs.verification import UserCommand
+from ultramon.relay.runs.verification import SHELL, UserCommand, last_lines
+from ultramon.relay.workspace import TREE_SECONDS
 from ultramon.relay.workspace_record import SetupRecord, WorkspaceRecord
-from ultramon.system.terminal_text import sanitize
+from ultramon.system.git_trees import BoundedGit
 from ultramon.system.wording import byte_size, field
 
 if TYPE_CHECKING:
     from ultramon.relay.runs.run import Run
+    from ultramon.relay.workspace import RelayWorkspace
 
 OUTPUT = "setup.out"
-SHELL = "/bin/sh"
 MAX_LINES = 10
-_MAX_LINE_BYTES = 400
-_MAX_TAIL_BYTES = MAX_LINES * _MAX_LINE_BYTES
 
 
 class WorktreeSetup:
@@ -34,12 +32,14 @@ class WorktreeSetup:
 
     Args:
         run: The run, whose lock is held.
+        place: Whose worktree.
     """
 
-    def __init__(self, run: Run) -> None:
+    def __init__(self, run: Run, place: RelayWorkspace) -> None:
         self._run = run
+        self._place = place
         self._command = (run.choices.setup or "").strip()
-        record = WorkspaceRecord.load(run.workspace.folder)
+        record = WorkspaceRecord.load(place.folder)
         assert record is not None  # it was saved when the workspace was opened
         self._record = record
 
@@ -73,7 +73,7 @@ class WorktreeSetup:
         """
         if not self.is_due:
             return
-        place, known = self._run.workspace, self._record.setup
+        place, known = self._place, self._record.setup
         # What a killed relay has left of it would write beside it.
         end_left_over(self._marks)
         setup = SetupRecord(self._command)
@@ -89,11 +89,12 @@ class WorktreeSetup:
         command = UserCommand(place.path, self._run.choices.setup_seconds, environ)
         problem, seconds = command.run((SHELL, "-c", self._command), output_path)
         if problem:
-            for line in _last_lines(output_path):
+            for line in last_lines(output_path, MAX_LINES):
                 self._run.tell(f"  | {line}")
             raise SetupError(self._run.name, self._command, problem, output_path)
         setup.is_done, setup.seconds = True, round(seconds, 3)
         setup.made_bytes = max(0, taken_bytes(place.root) - setup.bare_bytes)
+        setup.made_files = _untracked(place)
         self._record.save(place.folder)
         self._run.tell(f"setup: ok, {duration(seconds)}, {byte_size(setup.made_bytes)}")
         place.forget_submodules()
@@ -108,13 +109,19 @@ class WorktreeSetup:
         return {
             "ULTRAMON_RELAY": self._run.name,
             "ULTRAMON_STATE_DIR": os.path.dirname(os.path.dirname(folder)),
-            **self._run.workspace.variables,
+            **self._place.variables,
         }
 
 
-def _last_lines(path: str) -> list[str]:
-    """Return the last lines of a file, each bounded, without control characters."""
-    with open(path, "rb") as file:
-        file.seek(max(0, os.fstat(file.fileno()).st_size - _MAX_TAIL_BYTES))
-        lines = deque(file.read().decode("utf-8", "replace").splitlines(), MAX_LINES)
-    return [sanitize(line)[:_MAX_LINE_BYTES] for line in lines if line.strip()]
+def made_by_setup(place: RelayWorkspace) -> tuple[str, ...]:
+    """Return the paths that the setup of a worktree has made and git does not ignore."""
+    record = WorkspaceRecord.load(place.folder)
+    return () if record is None or record.setup is None else tuple(record.setup.made_files)
+
+
+def _untracked(place: RelayWorkspace) -> list[str]:
+    if not place.is_checkpointed:
+        return []
+    listed = ("ls-files", "--others", "--exclude-standard", "--directory", "-z")
+    names = BoundedGit(place.root, TREE_SECONDS)(*listed).split("\0")
+    return [name for name in names if name]

@@ -16,6 +16,7 @@ from ultramon.hosts.calls.spending import (
 )
 from ultramon.prices.cost import dollars
 from ultramon.relay.launchers.outcome import SpentTokens
+from ultramon.relay.runs.reserve_shares import share_out
 from ultramon.relay.runs.result import Stop, millions
 from ultramon.system.files import make_private_directory
 
@@ -52,6 +53,7 @@ class RunSpending:
     prices: PriceList
     _seen: dict[str, int] = field(default_factory=dict, init=False)
     _unpriced: set[str] = field(default_factory=set, init=False)
+    _running: set[str] = field(default_factory=set, init=False)
 
     @property
     def is_capped(self) -> bool:
@@ -79,7 +81,7 @@ class RunSpending:
         return None
 
     def reserve(self, agent_id: str, model: str | None) -> None:
-        """Store what a context that begins now may spend: all that is left.
+        """Store what a context that begins now may spend: its share of what is left.
 
         Args:
             agent_id: Its agent.
@@ -91,25 +93,33 @@ class RunSpending:
         if not self.is_capped:
             return
         make_private_directory(os.path.join(self.folder, FOLDER))
+        self._running.discard(agent_id)
         max_usd, max_tokens = self.choices.max_usd, self.choices.max_tokens
+        is_alone = not self._running
         left = Reserve(
-            None if max_tokens is None else max(0, max_tokens - self.tokens),
-            None if max_usd is None else max(0, round((max_usd - self.usd) * NANO)),
+            None if max_tokens is None else self._left_tokens if is_alone else 0,
+            None if max_usd is None else self._left_nano_usd if is_alone else 0,
             {},
         )
         self._weigh(left, () if model is None else (model,))
         left.store(self.folder, agent_id)
+        self._running.add(agent_id)
+        self._share_out()
 
     def follow(self, agent_id: str) -> None:
-        """Weigh the models that a running context has used and its reserve does not know yet.
+        """Keep the reserve of a running context up to date.
+
+        The models that it has used and the reserve does not know are weighed, and where several
+        contexts run, what is left is parted anew.
 
         Called at each look at its process: a look without news costs one `os.stat`.
 
         Raises:
             StateError: The system refused.
         """
-        if self.choices.max_usd is None:
+        if not self.is_capped:
             return
+        self._running.add(agent_id)
         try:
             # A hook replaces its file, which changes the time of the folder.
             changed_at = os.stat(os.path.join(self.folder, FOLDER)).st_mtime_ns
@@ -123,6 +133,54 @@ class RunSpending:
         if reserve is not None and self._weigh(reserve, models):
             reserve.store(self.folder, agent_id)
         self._seen[agent_id] = changed_at
+        self._share_out()
+
+    @property
+    def _left_tokens(self) -> int:
+        """What is left for the contexts that run."""
+        return max(0, (self.choices.max_tokens or 0) - self.tokens)
+
+    @property
+    def _left_nano_usd(self) -> int:
+        return max(0, round(((self.choices.max_usd or 0.0) - self.usd) * NANO))
+
+    def _share_out(self) -> None:
+        """Part what is left among the contexts that run, where there are several."""
+        if len(self._running) < 2:
+            return
+        known = []
+        for agent_id in sorted(self._running):
+            try:
+                reserve = read_reserve(self.folder, agent_id)
+                spent = spent_of_context(self.folder, agent_id).values()
+            except (OSError, ValueError):
+                continue  # what is damaged is said by the hook
+            if reserve is not None:
+                known.append((agent_id, reserve, list(spent)))
+        tokens = share_out(
+            self._left_tokens,
+            [reserve.tokens or 0 for _, reserve, _ in known],
+            [sum(sum(one.all_kinds) for one in spent) for _, _, spent in known],
+        )
+        nano_usd = share_out(
+            self._left_nano_usd,
+            [reserve.nano_usd or 0 for _, reserve, _ in known],
+            [sum(one.all_nano_usd for one in spent) for _, _, spent in known],
+        )
+        changed = []
+        for number, (agent_id, reserve, _) in enumerate(known):
+            before = reserve.tokens, reserve.nano_usd
+            if reserve.tokens is not None:
+                reserve.tokens = tokens[number]
+            if reserve.nano_usd is not None:
+                reserve.nano_usd = nano_usd[number]
+            now = reserve.tokens, reserve.nano_usd
+            if now != before:
+                is_more = sum(map(_or_zero, now)) > sum(map(_or_zero, before))
+                changed.append((is_more, agent_id, reserve))
+        # Those first that may spend less: at no moment may all together spend more.
+        for _, agent_id, reserve in sorted(changed, key=lambda one: one[0]):
+            reserve.store(self.folder, agent_id)
 
     def _weigh(self, reserve: Reserve, models: Iterable[str]) -> bool:
         """Add the weights of models, zeros for one without a price; return whether any is new."""
@@ -149,6 +207,7 @@ class RunSpending:
             agent_id: Its agent.
             state: Of that one, for its model; None = it has none.
         """
+        self._running.discard(agent_id)
         counted_usd, is_larger = self._take_counted(record, agent_id)
         # The price of the smaller count would leave out what only the larger one has.
         priced_usd = None if is_larger and counted_usd else self._price(record.spent, state)
@@ -190,3 +249,7 @@ class RunSpending:
         self._weigh(reserve, dict.fromkeys(model for model, _, _ in waiting))
         late = sum(reserve.weigh(*reply) or 0 for reply in waiting)
         return (sum(one.all_nano_usd for one in counted) + late) / NANO or None, is_larger
+
+
+def _or_zero(amount: int | None) -> int:
+    return amount or 0

@@ -80,11 +80,12 @@ class StartedContext:
             OSError: The host cannot be started.
         """
         run, record = self.run, self.record
+        place = run.workspace_of(record)
         command = run.launchers.of(record.agent).command(
             prompt,
-            cwd=run.workspace.path,
+            cwd=place.path,
             session_id=record.session_id,
-            environ={**self.environ, **run.workspace.variables},
+            environ={**self.environ, **place.variables},
             resumes=resumes,
         )
         if not resumes:
@@ -115,7 +116,7 @@ def running_contexts(run: Run) -> Iterator[tuple[int, int]]:
 
 
 def begin(
-    run: Run, job: Job, prompt: str, fingerprint: str | None
+    run: Run, job: Job, prompt: str, fingerprint: str | None, worker: int
 ) -> tuple[StartedContext, subprocess.Popen[bytes]]:
     """Start the context of a job.
 
@@ -124,6 +125,7 @@ def begin(
         job: From its supervisor.
         prompt: The first prompt.
         fingerprint: Of the workspace now.
+        worker: Whose worktree it works in.
 
     Raises:
         OSError: The host cannot be started.
@@ -135,6 +137,7 @@ def begin(
         SYSTEM_CLOCK.now(),
         fingerprint,
         agent=run.launchers.next_name(),
+        worker=worker,
     )
     context = StartedContext(run, record, job.agent_id, job.env)
     process = context.start(prompt)

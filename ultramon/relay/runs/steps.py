@@ -69,7 +69,8 @@ class Steps:
         done = counts.verified + (counts.claimed if not self._is_checked else 0)
         for number, name in enumerate(event.items, done - len(event.items) + 1):
             run.tell(f"{event.name}: {name} ({number} of {counts.assigned})")
-            if event.name == "verified":
+            # What is merged was kept as it was claimed.
+            if event.name == "verified" and run.judged is None:
                 try:
                     run.workspace.keep(self._numbers.get(name, 0), f"{name} verified")
                 except WorkspaceError as error:
@@ -82,6 +83,8 @@ class Steps:
             WorkspaceError: git refused.
         """
         run = self._run
+        if run.judged is not None:
+            return
         run.view.read()
         verified = [name for name, _ in run.view.pool.with_status(VERIFIED)]
         kept = run.workspace.kept() if verified else {}

@@ -8,12 +8,14 @@ import signal
 import subprocess
 import threading
 import time
+from collections import deque
 from contextlib import nullcontext, suppress
 from typing import TYPE_CHECKING, NamedTuple
 
 from ultramon.errors import ConfigurationError
 from ultramon.fleet.supervise.verification import Rejection
 from ultramon.system.files import open_private_output
+from ultramon.system.terminal_text import sanitize
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -21,6 +23,10 @@ if TYPE_CHECKING:
     from ultramon.fleet.supervise.verification import Verdict
 
 ITEM = "{item}"
+SHELL = "/bin/sh"
+MAX_REASON_LINES = 3
+"""Of what a check of the whole tree printed last, in the reason that a context is given."""
+_MAX_LINE_BYTES = 400
 
 
 class CommandEnd(NamedTuple):
@@ -137,6 +143,48 @@ class CommandCheck:
     def close(self) -> None:
         """End the check that runs, and begin none any more."""
         self._command.close()
+
+
+class TreeCheck:
+    """Checks a whole tree by a command that a shell reads: exit code 0 confirms it.
+
+    Args:
+        command: The command.
+        cwd: Where it runs.
+        seconds: After these it has failed.
+        environ: Its environment.
+        output_path: The file for what it prints, made anew by each check.
+    """
+
+    def __init__(
+        self, command: str, cwd: str, seconds: float, environ: Mapping[str, str], output_path: str
+    ) -> None:
+        self._words = (SHELL, "-c", command)
+        self._command = UserCommand(cwd, seconds, environ)
+        self._output_path = output_path
+
+    def __call__(self) -> Verdict:
+        """Return whether the command confirms the tree; else how it failed, with its last lines."""
+        problem, _ = self._command.run(self._words, self._output_path)
+        if not problem:
+            return True
+        lines = last_lines(self._output_path, MAX_REASON_LINES)
+        return Rejection(f"{problem}: {' / '.join(lines)}" if lines else problem)
+
+    def close(self) -> None:
+        """End the check that runs, and begin none any more."""
+        self._command.close()
+
+
+def last_lines(path: str, count: int) -> list[str]:
+    """Return the last lines of a file, each bounded, without control characters."""
+    try:
+        with open(path, "rb") as file:
+            file.seek(max(0, os.fstat(file.fileno()).st_size - count * _MAX_LINE_BYTES))
+            lines = deque(file.read().decode("utf-8", "replace").splitlines(), count)
+    except FileNotFoundError:
+        return []
+    return [sanitize(line)[:_MAX_LINE_BYTES] for line in lines if line.strip()]
 
 
 def _kill(process: subprocess.Popen[bytes]) -> None:

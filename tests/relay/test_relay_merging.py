@@ -1,0 +1,217 @@
+"""Relays with several workers: every item is merged into a branch that was green at each move."""
+
+import os
+import signal
+from collections import Counter
+from contextlib import suppress
+
+import pytest
+from helpers.relayed import RelayedProject, end_contexts, finish
+from helpers.waiting import until
+
+CHECK = ("--verify", "grep -Fxqre {item} made")
+TREE = ("--verify-all", "! grep -rq bad made")
+BRANCH = "ultramon/job"
+SECONDS = 240
+
+
+@pytest.fixture
+def project(tmp_path):
+    made = RelayedProject(tmp_path)
+    yield made
+    end_contexts(made.state)
+
+
+def environ(project, **more):
+    return {"WORKERS": str(project.directory / "workers"), **more}
+
+
+def begin(project, *arguments, mode="commits", **more):
+    return project.begin(mode, *arguments, **environ(project, **more))
+
+
+def counts(result):
+    return {name: count for name, count in result["work"]["counts"].items() if count}
+
+
+def merged(project, commit=BRANCH):
+    """The lines of every file that a commit has below `made`."""
+    names = project.git("ls-tree", "-r", "--name-only", commit, "made").splitlines()
+    return [line for name in names for line in project.git("show", f"{commit}:{name}").splitlines()]
+
+
+def values(project):
+    return project.git("reflog", "--format=%H", BRANCH).split()[::-1]
+
+
+def workers(project):
+    text = (project.directory / "workers").read_text()
+    return Counter(line.split()[0] for line in text.splitlines())
+
+
+def assert_untouched(project):
+    """The user's own tree and branch are as they were."""
+    assert project.git("status", "--porcelain") == ""
+    assert project.git("rev-parse", "main") == project.git("rev-parse", "HEAD")
+    assert project.git("log", "--oneline").count("\n") == 1
+
+
+def test_four_workers_carry_a_list_into_one_green_branch(project):
+    names = [f"{number}" for number in range(16)]
+    items = project.items(*names)
+    code, result, told = finish(begin(project, *items, *CHECK, *TREE, "--workers", "4"), SECONDS)
+    assert (code, counts(result)) == (0, {"assigned": 16, "verified": 16}), told
+    assert sorted(merged(project)) == sorted(names)
+    assert set(workers(project)) == {"1", "2", "3", "4"}
+    for commit in values(project)[1:]:
+        assert "bad" not in merged(project, commit)
+    subjects = project.git("log", "--format=%an %s", f"main..{BRANCH}").splitlines()
+    assert sorted(subjects) == sorted(f"Bot Do {name}" for name in names)
+    assert result["merges"]["merged"] == 16
+    assert result["isTreeChecked"] is True
+    assert_untouched(project)
+    assert result["work"]["lost"] == []
+    assert "the whole tree is green" in told
+    assert "check: item `grep -Fxqre {item} made` · tree `! grep -rq bad made`" in told
+
+
+def test_items_that_conflict_are_done_again_on_top_of_the_branch(project):
+    """Both write the end of one file; the second one is told, and continues from there."""
+    names = [f"{number}-{side}" for number in range(3) for side in "xy"]
+    # So that each worker has one of each pair.
+    items = project.items(*sorted(names, key=lambda name: name[-1]))
+    code, result, told = finish(begin(project, *items, *CHECK, *TREE, "--workers", "2"), SECONDS)
+    assert (code, counts(result)) == (0, {"assigned": 6, "verified": 6}), told
+    assert sorted(merged(project)) == sorted(names)
+    assert result["merges"]["conflicts"] > 0
+    assert "conflict with Do " in told
+    assert_untouched(project)
+
+
+def test_an_item_that_breaks_the_tree_is_set_aside_with_its_work(project):
+    items = project.items("1", "bad", "2", "3")
+    code, result, told = finish(begin(project, *items, *CHECK, *TREE, "--workers", "2"), SECONDS)
+    assert (code, counts(result)) == (1, {"assigned": 4, "verified": 3, "set_aside": 1}), told
+    assert (
+        "merged, the whole tree fails its check: exit code 1" in result["work"]["set_aside"]["bad"]
+    )
+    assert sorted(merged(project)) == ["1", "2", "3"]
+    assert merged(project, "refs/ultramon/job/2").count("bad") == 1
+
+
+def test_one_worker_may_have_its_tree_checked_as_a_whole(project):
+    items = project.items("1", "2")
+    code, result, told = finish(begin(project, *items, *TREE), SECONDS)
+    assert (code, counts(result)) == (0, {"assigned": 2, "verified": 2}), told
+    assert sorted(merged(project)) == ["1", "2"]
+
+
+def test_a_tree_that_is_red_before_any_item_is_no_start(project):
+    items = project.items("1")
+    check = ("--verify-all", "echo it is broken; exit 3")
+    code, result, told = finish(begin(project, *items, *check, "--workers", "2"))
+    assert (code, result) == (2, None) or result is None
+    assert "fails before any item: exit code 3: it is broken" in told
+    assert project.git("rev-parse", BRANCH) == project.git("rev-parse", "main")
+
+
+def test_what_is_protected_is_set_aside_at_once_and_named(project):
+    (project.path / "made").mkdir()
+    (project.path / "made" / "judge").write_text("strict\n")
+    project.git("add", ".")
+    project.git("commit", "-qm", "second")
+    items = project.items("judge-weaker", "1")
+    code, result, told = finish(
+        begin(project, *items, *CHECK, "--workers", "2", "--protect", "made/judge"), SECONDS
+    )
+    assert code == 1, told
+    reason = "it changes made/judge, which --protect keeps from items"
+    assert result["work"]["set_aside"] == {"judge-weaker": reason}
+    assert sorted(merged(project)) == ["1", "strict"]
+
+
+def test_items_with_paths_and_order_never_conflict(project):
+    """Those that touch one file are not out at once, and one begins behind what it waits for."""
+    path = project.directory / "items.tsv"
+    rows = [f"a-{number}\tmade/a\t" for number in range(3)] + ["b-1\tmade/b\ta-0,a-1,a-2"]
+    path.write_text("item\tpaths\tafter\n" + "".join(f"{row}\n" for row in rows))
+    code, result, told = finish(
+        begin(project, "--items", str(path), *CHECK, *TREE, "--workers", "3"), SECONDS
+    )
+    assert (code, counts(result)) == (0, {"assigned": 4, "verified": 4}), told
+    assert result["merges"]["conflicts"] == 0
+    order = project.git("log", "--format=%s", "--reverse", f"main..{BRANCH}").splitlines()
+    assert order[-1] == "Do b-1"
+    assert "items: 4, 4 with paths, 1 that wait for others" in told
+
+
+def test_what_waits_for_an_item_that_was_set_aside_is_named(project):
+    path = project.directory / "items.jsonl"
+    path.write_text('{"item": "bad"}\n{"item": "2", "after": ["bad"]}\n{"item": "3"}\n')
+    code, result, told = finish(begin(project, "--items", str(path), *CHECK, *TREE), SECONDS)
+    assert code == 1, told
+    assert counts(result) == {"assigned": 3, "verified": 1, "set_aside": 1, "left": 1}
+    assert result["waitsFor"] == {"2": "bad"}
+    assert result["stop"]["words"] == "what is left waits for items that were set aside"
+
+
+def test_each_tree_is_set_up_and_knows_its_number(project):
+    items = project.items("1", "2", "3", "4")
+    setup = ("--setup", "echo $ULTRAMON_WORKER > mine; mkdir -p 'of [it]'; touch 'of [it]/x'")
+    code, _, told = finish(begin(project, *items, *CHECK, *TREE, *setup, "--workers", "2"), SECONDS)
+    assert code == 0, told
+    folder = project.state / "relay" / "job"
+    trees = [folder / "worktree", *(folder / "workers" / name / "worktree" for name in "02")]
+    assert [(tree / "mine").read_text().strip() for tree in trees] == ["1", "0", "2"]
+    assert all((tree / "of [it]" / "x").exists() for tree in trees)
+    assert told.count("setup: ok") == 3
+    # It is no work of an agent.
+    files = project.git("ls-tree", "-r", "--name-only", BRANCH).splitlines()
+    assert files == ["README", *(f"made/{number}" for number in range(1, 5))]
+
+
+def test_a_relay_that_is_killed_is_continued_and_merges_nothing_twice(project):
+    names = [f"{number}" for number in range(8)]
+    given = (*project.items(*names), *CHECK, *TREE, "--workers", "2")
+    relay = begin(project, *given, TAKES="0.2")
+    until(lambda: "merged: " in relay_lines(relay), relay)
+    relay.send_signal(signal.SIGKILL)
+    relay.communicate()
+    code, result, told = finish(project.resume(mode="commits", **environ(project)), SECONDS)
+    assert (code, counts(result)) == (0, {"assigned": 8, "verified": 8}), told
+    assert sorted(merged(project)) == sorted(names)
+    items = project.git(
+        "log", "--format=%(trailers:key=Ultramon-Item,valueonly)", f"main..{BRANCH}"
+    ).split("\n")
+    numbers = [line.split()[0] for line in items if line]
+    assert sorted(numbers, key=int) == [str(number) for number in range(1, 9)]
+    assert_untouched(project)
+
+
+def relay_lines(relay):
+    """What a relay has said so far; never waits."""
+    os.set_blocking(relay.stderr.fileno(), False)
+    relay.said = getattr(relay, "said", "")
+    with suppress(BlockingIOError):
+        relay.said += os.read(relay.stderr.fileno(), 1 << 16).decode()
+    return relay.said
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (("--workers", "2"), "without items"),
+        (("--verify-all", "true", "--in-place", "--items", "README"), "in_place"),
+        (("--protect", "tests"), "protect"),
+    ],
+)
+def test_what_cannot_be_merged_is_refused_before_anything_is_made(project, arguments, words):
+    code, _, told = finish(begin(project, *arguments))
+    assert code == 2, told
+    assert words in told
+    assert project.git("branch", "--list", "ultramon/*") == ""
+
+
+def test_workers_without_any_check_are_refused(project):
+    code, _, told = finish(begin(project, *project.items("1"), "--workers", "2"))
+    assert (code, "what is merged has passed a check" in told) == (2, True), told

@@ -1,0 +1,206 @@
+"""Several workers of one run: each has a tree of its own, and what is verified is merged."""
+
+from __future__ import annotations
+
+import os
+import threading
+from typing import TYPE_CHECKING, NamedTuple
+
+from ultramon.errors import WorkspaceError
+from ultramon.fleet.supervise.pool import VERIFIED
+from ultramon.fleet.supervise.verification import Rejection
+from ultramon.relay.merge.branch import MergedItem, RunBranch
+from ultramon.relay.merge.queue import Checks, MergeQueue
+from ultramon.relay.merge.worker_tree import WorkerTree
+from ultramon.relay.runs.run_reader import RunReader
+from ultramon.relay.runs.setup import made_by_setup
+from ultramon.relay.runs.verification import CommandCheck, TreeCheck
+from ultramon.relay.workspace import BRANCHES
+
+if TYPE_CHECKING:
+    from ultramon.fleet.supervise.jobs import Job
+    from ultramon.fleet.supervise.verification import Verdict
+    from ultramon.relay.merge.candidate import Change
+    from ultramon.relay.runs.context_record import ContextRecord
+    from ultramon.relay.runs.run import Run
+    from ultramon.relay.workspace import RelayWorkspace
+
+CHECKING = 0
+"""The number of the tree in which candidates are checked; those of workers begin at 1."""
+TREE_OUTPUT = "verify-all.out"
+
+
+class _Worker(NamedTuple):
+    workspace: RelayWorkspace
+    tree: WorkerTree
+    check: CommandCheck | None
+
+
+class Merging:
+    """The workers and the merge queue of a run.
+
+    Args:
+        run: The run, whose lock is held.
+    """
+
+    def __init__(self, run: Run) -> None:
+        judged, choices = run.judged, run.choices
+        assert judged is not None
+        assert judged.base is not None
+        self._run = run
+        refs = f"refs/{BRANCHES}/{run.name}"
+        self._branch = branch = RunBranch(judged.root, f"refs/heads/{judged.branch}", judged.base)
+        self._numbers = {name: number for number, name in enumerate(run.items, 1)}
+        self._workers = {
+            one.worker: _Worker(
+                one,
+                WorkerTree(
+                    one.root, one.folder, one.worker, refs, branch, left_out=made_by_setup(one)
+                ),
+                self._item_check(one),
+            )
+            for one in run.workspaces
+        }
+        # The run's own is read by the supervisor's thread.
+        self._view = RunReader(run.backend, run.name)
+        self._taking = threading.Lock()
+        self._taken: dict[tuple[str, str], Change] = {}
+        self._item = self._item_check(judged)
+        self._tree = None
+        if choices.verify_all:
+            output_path = os.path.join(judged.folder, TREE_OUTPUT)
+            self._tree = TreeCheck(
+                choices.verify_all, judged.path, choices.verify_seconds, self._environ(judged),
+                output_path,
+            )  # fmt: skip
+        item = None if self._item is None else self._check_item
+        self.queue = MergeQueue(
+            judged.root,
+            branch,
+            f"{refs}/candidate",
+            Checks(item, self._tree, choices.protect, made_by_setup(judged)),
+            batch=max(2, len(run.workspaces)),
+            tell=run.tell,
+        )
+
+    def check_base(self) -> None:
+        """Check the whole tree where the run begins; what is merged later was checked then.
+
+        Raises:
+            WorkspaceError: It fails, and the answer is that the run shall not begin.
+        """
+        run, branch = self._run, self._branch
+        if self._tree is None or branch.tip != branch.base:
+            return
+        run.tell(f"checking the whole tree at {branch.base[:7]}: `{run.choices.verify_all}`")
+        found = self.queue.check_base()
+        if found:
+            run.tell("the whole tree is green")
+            return
+        why = found.reason if isinstance(found, Rejection) else "not verified"
+        problem = f"the check of the whole tree fails before any item: {why}"
+        if not run.confirm(f"{problem}. No item is merged before one mends it. Begin?"):
+            advice = "mend it first, or choose another check"
+            raise WorkspaceError(run.workspace.path, problem, advice)
+
+    def begin(self, job: Job) -> tuple[RelayWorkspace, str | None]:
+        """Return the workspace of a context that begins, brought up to date, and a note for it.
+
+        Raises:
+            WorkspaceError: git refused.
+        """
+        run = self._run
+        run.view.read()
+        busy = {
+            record.worker
+            for context in run.view.pool.running_on
+            if (record := run.contexts.of(context.agent_id)) is not None
+            and context.agent_id != job.agent_id
+        }
+        before = None if job.handoff is None else run.contexts.of(job.handoff.agent_id)
+        free = [number for number in self._workers if number not in busy]
+        if not free:
+            raise WorkspaceError(run.workspace.root, "no worker is free")
+        # What git ignores is in its tree still: what it has built.
+        number = before.worker if before is not None and before.worker in free else free[0]
+        worker = self._workers[number]
+        note = worker.tree.begin(None if before is None else before.number)
+        return worker.workspace, note
+
+    def verify(self, name: str) -> Verdict:
+        """Return whether an item is on the branch: checked where it was made, then merged.
+
+        One that was merged is checked again on the branch.
+
+        Raises:
+            WorkspaceError: git refused.
+        """
+        run = self._run
+        with self._taking:
+            self._view.read()
+            item = self._view.pool.item(name)
+            if item.status != VERIFIED:
+                worker = self._worker_of(item.context or "")
+                change = self._take(worker, item.context or "", name)
+        if item.status == VERIFIED:
+            return self.queue.check_again(name)
+        if worker.check is not None and not (found := worker.check(run.items.get(name, name))):
+            return found
+        return self.queue.merge(change)
+
+    def _worker_of(self, agent_id: str) -> _Worker:
+        record = self._run.contexts.of(agent_id)
+        worker = None if record is None else self._workers.get(record.worker)
+        if worker is None:
+            advice = "continue with as many workers as before"
+            root = self._run.workspace.root
+            raise WorkspaceError(root, f"the worker of {agent_id} is not there", advice)
+        return worker
+
+    def _take(self, worker: _Worker, agent_id: str, name: str) -> Change:
+        """Return the work of an item; what its agent has claimed before it is taken first."""
+        for other in self._view.pool.claims().get(agent_id, ()):
+            if other == name:
+                break
+            key = agent_id, other
+            if key not in self._taken and not self._view.pool.item(other).rejections:
+                self._taken[key] = worker.tree.take(self._merged_item(agent_id, other), other)
+        # One that was rejected is taken again: its agent may have mended it.
+        if self._view.pool.item(name).rejections or (agent_id, name) not in self._taken:
+            item = self._merged_item(agent_id, name)
+            self._taken[agent_id, name] = worker.tree.take(item, name)
+        return self._taken[agent_id, name]
+
+    def _merged_item(self, agent_id: str, name: str) -> MergedItem:
+        return MergedItem(self._numbers.get(name, 0), agent_id)
+
+    def leave(self, record: ContextRecord) -> None:
+        """Keep what a context that has ended leaves half done."""
+        worker = self._workers.get(record.worker)
+        if worker is None:
+            return
+        try:
+            worker.tree.leave(record.number)
+        except WorkspaceError as error:
+            self._run.tell(f"what context {record.number} left is not kept: {error}")
+
+    def close(self) -> None:
+        """End the checks that run."""
+        for check in (*(one.check for one in self._workers.values()), self._item, self._tree):
+            if check is not None:
+                check.close()
+
+    def _check_item(self, name: str) -> Verdict:
+        assert self._item is not None
+        return self._item(self._run.items.get(name, name))
+
+    def _item_check(self, place: RelayWorkspace) -> CommandCheck | None:
+        choices = self._run.choices
+        if choices.verify is None:
+            return None
+        return CommandCheck(
+            choices.verify, place.path, choices.verify_seconds, self._environ(place)
+        )
+
+    def _environ(self, place: RelayWorkspace) -> dict[str, str]:
+        return {**os.environ, "ULTRAMON_RELAY": self._run.name, **place.variables}
