@@ -215,3 +215,17 @@ def test_what_cannot_be_merged_is_refused_before_anything_is_made(project, argum
 def test_workers_without_any_check_are_refused(project):
     code, _, told = finish(begin(project, *project.items("1"), "--workers", "2"))
     assert (code, "what is merged has passed a check" in told) == (2, True), told
+
+
+def test_a_clean_run_leaves_the_branch_and_no_tree(project):
+    """What is merged nowhere else stays; after the merge the rest goes, too."""
+    items = project.items("1", "2", "bad")
+    code, _, told = finish(begin(project, *items, *CHECK, *TREE, "--workers", "2"), SECONDS)
+    assert code == 1, told
+    code, cleaned, told = finish(project.start(None, "--clean", "job"))
+    assert code == 0, told
+    assert project.git("worktree", "list").count("\n") == 1
+    assert not (project.state / "relay" / "job" / "workers").exists()
+    assert any("the branch ultramon/job" in one["what"] for one in cleaned["stays"])
+    assert sorted(merged(project)) == ["1", "2"]
+    assert "bad" in merged(project, "refs/ultramon/job/3")

@@ -17,7 +17,13 @@ from ultramon.backends.opening import open_backend
 from ultramon.errors import ConfigurationError, StateError, WorkspaceError
 from ultramon.fleet.supervise.children import process_facts
 from ultramon.relay.disk_space import taken_bytes
-from ultramon.relay.runs.run_folder import LOCK_FILES, run_directory, run_lock
+from ultramon.relay.runs.run_folder import (
+    LOCK_FILES,
+    WORKERS,
+    run_directory,
+    run_lock,
+    worker_numbers,
+)
 from ultramon.relay.runs.run_reader import RunReader
 from ultramon.relay.unmerged_work import (
     ask,
@@ -127,6 +133,11 @@ def clean_run(
             reason, advice = "the record of its worktree is not there", "look at it by yourself"
             raise StateError(f"run {run}", reason, advice)
         if record is not None and record.common is not None:
+            for number in worker_numbers(folder):
+                place = os.path.join(folder, WORKERS, number)
+                worker = WorkspaceRecord.load(place)
+                if worker is not None:
+                    _Repository(run, place, worker, cleaned, tell).clean_worktree()
             _Repository(run, folder, record, cleaned, tell).clean()
         if _remove_files(folder, record):
             left = (
@@ -210,17 +221,21 @@ class _Repository:
     def clean(self) -> None:
         """Remove worktree, branch and kept trees, as far as nothing is lost."""
         record = self._record
-        if not os.path.isdir(self._common):
-            reason = f"the repository of the run {self._run} is not there"
-            advice = f"move it back, or remove {self._folder} by yourself"
-            raise WorkspaceError(self._common, reason, advice)
-        if not record.in_place:
-            self._remove_worktree()
+        self.clean_worktree()
         origin = record.branch if record.in_place else record.origin
         places = destinations(self._common, origin)
         if not record.in_place:
             self._remove_branch(places)
         self._remove_kept(places)
+
+    def clean_worktree(self) -> None:
+        """Remove the worktree alone; what is in no commit is kept first."""
+        if not os.path.isdir(self._common):
+            reason = f"the repository of the run {self._run} is not there"
+            advice = f"move it back, or remove {self._folder} by yourself"
+            raise WorkspaceError(self._common, reason, advice)
+        if not self._record.in_place:
+            self._remove_worktree()
 
     def _remove_worktree(self) -> None:
         removing = os.path.join(self._folder, REMOVING)

@@ -38,6 +38,14 @@ def worker_directory(state_directory: str, run: str, worker: int) -> str:
     return folder if worker == 1 else os.path.join(folder, WORKERS, str(worker))
 
 
+def worker_numbers(folder: str) -> list[str]:
+    """Return the numbers of the workers beside the first that have a folder in that of a run."""
+    try:
+        return sorted(os.listdir(os.path.join(folder, WORKERS)))
+    except FileNotFoundError:
+        return []
+
+
 def read_run_file(path: str, decode: Callable[[dict[str, Any]], Decoded]) -> Decoded:
     """Return what a relay wrote.
 
