@@ -5,6 +5,7 @@ import os
 import pytest
 from helpers.merging import BRANCH, Project, git
 
+from ultramon.errors import WorkspaceError
 from ultramon.relay.merge.branch import MergedItem, RunBranch
 from ultramon.relay.merge.worker_tree import WorkerTree
 
@@ -192,3 +193,18 @@ def test_a_beginning_that_was_cut_off_is_made_again(project, place, tree, broken
         tree.begin(None)
         assert git(project.top, "for-each-ref", f"{REFS}/{broken}") == ""
     assert (place / "half.txt").read_text() == "half\n"
+
+
+def test_an_item_that_was_taken_is_kept_when_another_context_has_begun(project, place, tree):
+    (place / "one.txt").write_text("1\n")
+    taken = tree.take(item(1), "one")
+    tree.leave(1)
+    tree.begin(None)
+    (place / "other.txt").write_text("of the next one\n")
+    kept = tree.kept(item(1), "one")
+    assert (changed(project, kept), kept.commit) == (["one.txt"], taken.commit)
+    assert project.queue().merge(kept) is True
+    with pytest.raises(WorkspaceError, match="was not kept"):
+        tree.kept(item(1, "job.2"), "one")
+    with pytest.raises(WorkspaceError, match="was not kept"):
+        tree.kept(item(2), "two")

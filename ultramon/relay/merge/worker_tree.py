@@ -6,6 +6,7 @@ import os
 import threading
 from typing import TYPE_CHECKING
 
+from ultramon.errors import WorkspaceError
 from ultramon.relay.merge.branch import GIT_SECONDS, TRAILER, MergedItem
 from ultramon.relay.merge.candidate import Change
 from ultramon.relay.merge.queue import kept_by_clean
@@ -135,6 +136,21 @@ class WorkerTree:
                 head if has_commits else commit,
                 self._item_of(last) if is_empty and before == last else None,
             )
+
+    def kept(self, item: MergedItem, name: str) -> Change:
+        """Return the work of an item as it was taken, whatever is in the tree now.
+
+        Raises:
+            WorkspaceError: It was not taken; git refused, or took too long.
+        """
+        commit = self._find(str(item.number))
+        if commit is None or self._item_of(commit) != item:
+            reason = f"the work of {name!r} by {item.agent_id} was not kept"
+            raise WorkspaceError(self._root, reason)
+        before = self._git("rev-parse", f"{commit}^{{tree}}", f"{commit}^^{{tree}}")
+        tree, tree_before = before.splitlines()
+        other = self._item_of(f"{commit}^") if tree == tree_before else None
+        return Change(item, name, tree_before, commit, name, commit, other)
 
     def leave(self, context: int) -> None:
         """Keep what a context that has ended leaves beside its claimed items.

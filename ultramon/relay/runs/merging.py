@@ -4,25 +4,28 @@ from __future__ import annotations
 
 import os
 import threading
+from contextlib import suppress
 from typing import TYPE_CHECKING, NamedTuple
 
 from ultramon.errors import WorkspaceError
-from ultramon.fleet.supervise.pool import VERIFIED
+from ultramon.fleet.supervise.pool import ASSIGNED, CLAIMED, VERIFIED
 from ultramon.fleet.supervise.verification import Rejection
 from ultramon.relay.merge.branch import MergedItem, RunBranch
 from ultramon.relay.merge.queue import Checks, MergeQueue
 from ultramon.relay.merge.worker_tree import WorkerTree
+from ultramon.relay.runs.item_names import ItemNames
 from ultramon.relay.runs.run_reader import RunReader
 from ultramon.relay.runs.setup import made_by_setup
 from ultramon.relay.runs.verification import CommandCheck, TreeCheck
 from ultramon.relay.workspace import BRANCHES
+from ultramon.state.plan import DONE
 
 if TYPE_CHECKING:
     from ultramon.fleet.supervise.jobs import Job
     from ultramon.fleet.supervise.verification import Verdict
     from ultramon.relay.merge.candidate import Change
-    from ultramon.relay.runs.context_record import ContextRecord
     from ultramon.relay.runs.run import Run
+    from ultramon.relay.runs.start import StartedContext
     from ultramon.relay.workspace import RelayWorkspace
 
 CHECKING = 0
@@ -140,8 +143,9 @@ class Merging:
             self._view.read()
             item = self._view.pool.item(name)
             if item.status != VERIFIED:
-                worker = self._worker_of(item.context or "")
-                change = self._take(worker, item.context or "", name)
+                agent_id = item.context or ""
+                worker = self._worker_of(agent_id)
+                change = self._take(worker, agent_id, name)
         if item.status == VERIFIED:
             return self.queue.check_again(name)
         if worker.check is not None and not (found := worker.check(run.items.get(name, name))):
@@ -162,30 +166,79 @@ class Merging:
         for other in self._view.pool.claims().get(agent_id, ()):
             if other == name:
                 break
-            key = agent_id, other
-            if key not in self._taken and not self._view.pool.item(other).rejections:
-                self._taken[key] = worker.tree.take(self._merged_item(agent_id, other), other)
+            self._take_once(worker, agent_id, other)
+        known = self._taken.get((agent_id, name))
         # One that was rejected is taken again: its agent may have mended it.
-        if self._view.pool.item(name).rejections or (agent_id, name) not in self._taken:
-            item = self._merged_item(agent_id, name)
-            self._taken[agent_id, name] = worker.tree.take(item, name)
-        return self._taken[agent_id, name]
+        if known is None or (self._view.pool.item(name).rejections and self._works(agent_id)):
+            known = self._taken[agent_id, name] = self._take_now(worker, agent_id, name)
+        return known
+
+    def _take_once(self, worker: _Worker, agent_id: str, name: str) -> None:
+        if (agent_id, name) not in self._taken and not self._view.pool.item(name).rejections:
+            self._taken[agent_id, name] = self._take_now(worker, agent_id, name)
+
+    def _take_now(self, worker: _Worker, agent_id: str, name: str) -> Change:
+        item = self._merged_item(agent_id, name)
+        return (
+            worker.tree.take(item, name) if self._works(agent_id) else worker.tree.kept(item, name)
+        )
+
+    def _works(self, agent_id: str) -> bool:
+        """Return whether the tree of a context is still its own: no other has begun there."""
+        contexts = self._run.contexts
+        own = contexts.of(agent_id)
+        others = [one.number for one in contexts if own is not None and one.worker == own.worker]
+        return own is not None and own.number == max(others)
 
     def _merged_item(self, agent_id: str, name: str) -> MergedItem:
         return MergedItem(self._numbers.get(name, 0), agent_id)
 
-    def leave(self, record: ContextRecord) -> None:
-        """Keep what a context that has ended leaves half done."""
+    def leave(self, context: StartedContext) -> None:
+        """Take what a context that has ended has claimed, and keep what it leaves half done.
+
+        Another one may begin in its tree before the claims are judged.
+        """
+        agent_id, record = context.agent_id, context.record
         worker = self._workers.get(record.worker)
-        if worker is None:
+        if worker is None or not self._works(agent_id):
             return
         try:
-            worker.tree.leave(record.number)
+            with self._taking:
+                self._view.read()
+                for name in self._claimed_by(agent_id):
+                    if self._view.pool.item(name).rejections:
+                        self._taken[agent_id, name] = self._take_now(worker, agent_id, name)
+                    else:
+                        self._take_once(worker, agent_id, name)
+                worker.tree.leave(record.number)
         except WorkspaceError as error:
             self._run.tell(f"what context {record.number} left is not kept: {error}")
 
+    def _claimed_by(self, agent_id: str) -> list[str]:
+        """Return the items that a context says are done and that are not merged, in its order."""
+        pool = self._view.pool
+        context, state = pool.contexts.get(agent_id), self._view.state(agent_id)
+        done = [] if context is None or context.left is None else list(context.left.completed)
+        done += (
+            []
+            if state is None
+            else [task["name"] for task in state.tasks or () if task["status"] == DONE]
+        )
+        names = ItemNames(self._run.items)
+        found = {name for task in done if (name := names.find(task)) is not None}
+        held = [] if context is None else context.items
+        return [
+            name
+            for name in held
+            if name in found
+            and pool.item(name).context == agent_id
+            and pool.item(name).status in (ASSIGNED, CLAIMED)
+        ]
+
     def close(self) -> None:
-        """End the checks that run."""
+        """End the checks that run, and let go of the last candidate."""
+        with suppress(WorkspaceError):
+            self.queue.close()
         for check in (*(one.check for one in self._workers.values()), self._item, self._tree):
             if check is not None:
                 check.close()

@@ -216,14 +216,14 @@ class Relay:
     def _end(self, context: StartedContext, code: int | None) -> Continuation | None:
         """Judge how a process of a context ended; return how the context continues, if it does."""
         outcome = self._judge.take_end(context, code)
-        if self._merging is not None:
-            self._merging.leave(context.record)
         if self._plan is not None:
             self._plan.learn(context.record, outcome)
 
         def close() -> None:
             if (stop := self._judge.close(context, outcome)) is not None:
                 self._run.stop_for(stop)
+            if self._merging is not None:
+                self._merging.leave(context)
 
         limit = outcome.limit if outcome.end == LIMITED else None
         if limit is not None and not self._run.is_stopping:
