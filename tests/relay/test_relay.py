@@ -153,6 +153,9 @@ GIVEN = {
     "program": ("--program", "{program}"),
     "setup": ("--setup", "echo ready > .ready"),
     "setup_seconds": ("--setup-timeout", "1m"),
+    "verify_all": ("--verify-all", "true"),
+    "workers": ("--workers", "2"),
+    "protect": ("--protect", "tests/", "--protect", "*.cfg"),
 }
 """Every option that chooses something of the run, with a value that is not its default."""
 OF_A_CALL = {"run", "resume", "clean", "recheck", "state_dir", "json"}
@@ -165,9 +168,12 @@ def differences(one, other):
     return [name for name, value in asdict(one).items() if value != others[name]]
 
 
-@pytest.mark.parametrize("left_out", [{"in_place"}, {"compare", "setup"}])
+@pytest.mark.parametrize(
+    "left_out",
+    [{"in_place"}, {"compare", "setup", "verify_all", "workers", "protect"}],
+)
 def test_a_run_goes_on_with_all_that_it_was_begun_with(project, left_out):
-    """Whatever option there is, from another directory too; --in-place excludes two of them."""
+    """Whatever option there is, from another directory too; --in-place excludes some of them."""
     assert {one.name for one in command.params} == set(GIVEN) | OF_A_CALL
     client = project.path.parent / "client"
     failing = f"echo >> {client}.started; exit 3"

@@ -96,7 +96,9 @@ def test_an_item_that_breaks_the_tree_is_set_aside_with_its_work(project):
         "merged, the whole tree fails its check: exit code 1" in result["work"]["set_aside"]["bad"]
     )
     assert sorted(merged(project)) == ["1", "2", "3"]
+    assert result["kept"] == {"bad": "refs/ultramon/job/2"}
     assert merged(project, "refs/ultramon/job/2").count("bad") == 1
+    assert project.git("for-each-ref", "refs/ultramon/job/candidate") == ""
 
 
 def test_one_worker_may_have_its_tree_checked_as_a_whole(project):

@@ -46,11 +46,6 @@ class RelayChoices:
         items: One line for each; None = the goal is the only one.
         verify: The command that checks an item, with ``{item}`` for it; None = no check.
         verify_seconds: After these the check has failed.
-        verify_all: The command that checks the whole tree before a merge; None = none is checked.
-        workers: How many contexts work at the same time, 1 and more.
-        protect: Pathspecs of git: an item that changes such a file is set aside.
-        item_paths: What items touch, by item; see `ItemPlan`.
-        item_after: What items wait for, likewise.
         agent: ``command``, or one or more hosts in the order in which they are preferred, with
             commas: ``claude``, ``codex``, ``copilot``, ``gemini``, ``opencode``,
             ``qwen``.
@@ -72,6 +67,11 @@ class RelayChoices:
         setup: The command that prepares the worktree before its first context, for a shell; None
             or empty = there is nothing to prepare.
         setup_seconds: After these it has failed.
+        verify_all: The command that checks the whole tree before a merge; None = none is checked.
+        workers: How many contexts work at the same time, 1 and more.
+        protect: Pathspecs of git: an item that changes such a file is set aside.
+        item_paths: What items touch, by item; see `ItemPlan`.
+        item_after: What items wait for, likewise.
     """
 
     goal: str
@@ -80,11 +80,6 @@ class RelayChoices:
     items: tuple[str, ...] | None = None
     verify: str | None = None
     verify_seconds: float = 60.0 * DEFAULT_VERIFY_MINUTES
-    verify_all: str | None = None
-    workers: int = 1
-    protect: tuple[str, ...] = ()
-    item_paths: dict[str, tuple[str, ...]] = field(default_factory=dict)
-    item_after: dict[str, tuple[str, ...]] = field(default_factory=dict)
     agent: str = CLAUDE
     arguments: tuple[str, ...] = ()
     hand_over_at: str = WARNING
@@ -101,6 +96,11 @@ class RelayChoices:
     compare: bool = False
     setup: str | None = None
     setup_seconds: float = 60.0 * DEFAULT_SETUP_MINUTES
+    verify_all: str | None = None
+    workers: int = 1
+    protect: tuple[str, ...] = ()
+    item_paths: dict[str, tuple[str, ...]] = field(default_factory=dict)
+    item_after: dict[str, tuple[str, ...]] = field(default_factory=dict)
 
     @property
     def is_merged(self) -> bool:

@@ -36,11 +36,17 @@ class DiskNeed:
         """Whether it fits, as far as it is known."""
         return self.tree_bytes + (self.setup_bytes or 0) <= self.free_bytes
 
-    def describe(self, *, has_setup: bool) -> str:
-        """Return it for people, with a remark where what a setup adds is not known."""
-        needed = byte_size(self.tree_bytes + (self.setup_bytes or 0))
+    def describe(self, *, has_setup: bool, count: int = 1) -> str:
+        """Return it for people, with a remark where what a setup adds is not known.
+
+        Args:
+            has_setup: Whether there is one.
+            count: Of worktrees of that size.
+        """
+        needed = byte_size(count * (self.tree_bytes + (self.setup_bytes or 0)))
         more = " + what setup makes," if has_setup and self.setup_bytes is None else ""
-        return f"worktree ≈ {needed}{more} of {byte_size(self.free_bytes)} free"
+        what = "worktree" if count == 1 else f"{count} worktrees"
+        return f"{what} ≈ {needed}{more} of {byte_size(self.free_bytes)} free"
 
 
 def disk_need(

@@ -135,8 +135,8 @@ class OpenedRelay:
         yield self._describe_workspace()
         places = [one for one in (*self.workspaces, self.judged) if one is not None]
         if (disk := self.workspace.disk) is not None:
-            count = "" if len(places) == 1 else f"{len(places)} times: "
-            yield f"disk: {count}{disk.describe(has_setup=bool(self.choices.setup))}"
+            has_setup = bool(self.choices.setup)
+            yield f"disk: {disk.describe(has_setup=has_setup, count=len(places))}"
         yield from self._describe_merging()
         levels = {name: self._describe_level(one) for name, one in self.launchers.items()}
         shown = list(levels.values())

@@ -389,7 +389,8 @@ def _stored(
         # Only added to, as the journal knows the items that the run was begun with.
         changed["items"] = tuple(dict.fromkeys((*stored.items, *changed["items"])))
         for name in ("item_paths", "item_after"):
-            changed[name] = {**getattr(stored, name), **chosen.get(name, {})}
+            if more := chosen.get(name):
+                changed[name] = {**getattr(stored, name), **more}
     if changed:
         notes.append(f"changed: {', '.join(name.replace('_', ' ') for name in sorted(changed))}")
     return replace(stored, **changed), notes

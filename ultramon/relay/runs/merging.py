@@ -21,6 +21,8 @@ from ultramon.relay.workspace import BRANCHES
 from ultramon.state.plan import DONE
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
+
     from ultramon.fleet.supervise.jobs import Job
     from ultramon.fleet.supervise.verification import Verdict
     from ultramon.relay.merge.candidate import Change
@@ -234,6 +236,13 @@ class Merging:
             and pool.item(name).context == agent_id
             and pool.item(name).status in (ASSIGNED, CLAIMED)
         ]
+
+    def kept(self, names: Iterable[str]) -> dict[str, str]:
+        """Return the refs below which the work of items is kept, of those that have any."""
+        known = self._run.workspace.kept()
+        numbers = {name: str(self._numbers.get(name, 0)) for name in names}
+        prefix = f"refs/{BRANCHES}/{self._run.name}"
+        return {name: f"{prefix}/{number}" for name, number in numbers.items() if number in known}
 
     def close(self) -> None:
         """End the checks that run, and let go of the last candidate."""

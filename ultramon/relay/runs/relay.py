@@ -156,6 +156,7 @@ class Relay:
                 merges=None if self._merging is None else self._merging.queue.counts,
                 is_tree_checked=bool(choices.verify_all),
                 waits_for=choices.plan.stuck(work.set_aside),
+                kept={} if self._merging is None else self._merging.kept(work.set_aside),
             )
 
     def _may_start(self) -> bool:

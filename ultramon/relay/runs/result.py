@@ -90,6 +90,7 @@ class RelayResult:
         merges: What the merge queue did in this call; None = nothing was merged.
         is_tree_checked: Whether the whole tree was checked before each move of the branch.
         waits_for: Items that cannot begin, each with one that it waits for.
+        kept: Where the work of items that were set aside is kept, by item: refs.
     """
 
     run: str
@@ -104,6 +105,7 @@ class RelayResult:
     merges: MergeCounts | None = None
     is_tree_checked: bool = False
     waits_for: dict[str, str] = field(default_factory=dict)
+    kept: dict[str, str] = field(default_factory=dict)
 
     @property
     def ok(self) -> bool:
@@ -154,6 +156,7 @@ class RelayResult:
             "merges": None if self.merges is None else self.merges._asdict(),
             "isTreeChecked": self.is_tree_checked,
             "waitsFor": self.waits_for,
+            "kept": self.kept,
             "seconds": round(self.seconds, 3),
             "spent": asdict(self.spent),
             "costUsd": self.cost_usd,
@@ -185,7 +188,8 @@ class RelayResult:
         yield self._items_line() if self.has_items else self._goal_line()
         for name, reason in list(self.work.set_aside.items())[:MAX_NAMED]:
             if self.has_items:
-                yield f"set aside: {name}: {reason}"
+                kept = f"; kept at {self.kept[name]}" if name in self.kept else ""
+                yield f"set aside: {name}: {reason}{kept}"
         for name, other in list(self.waits_for.items())[:MAX_NAMED]:
             yield f"cannot begin: {name} waits for {other}"
         yield self._contexts_line()
