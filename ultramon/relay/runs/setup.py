@@ -87,7 +87,11 @@ class WorktreeSetup:
         self._run.tell(f"setup: `{field(self._command)}` runs, its output goes to {output_path}")
         environ = {**os.environ, "PWD": place.path, **self._marks}
         command = UserCommand(place.path, self._run.choices.setup_seconds, environ)
-        problem, seconds = command.run((SHELL, "-c", self._command), output_path)
+        try:
+            problem, seconds = command.run((SHELL, "-c", self._command), output_path)
+        finally:
+            # An interrupt may come while it is started, and its process is not known then.
+            end_left_over(self._marks)
         if problem:
             for line in last_lines(output_path, MAX_LINES):
                 self._run.tell(f"  | {line}")
