@@ -2,24 +2,21 @@
 
 import asyncio
 
-import agent_framework
-import agents
-import anthropic.types
-import anthropic.types.beta
-import google.genai.types
-import ollama
-import openai.types.chat
-import openai.types.responses
-import pydantic_ai
 import pytest
+from helpers.late import Late
 from hypothesis import given
 from hypothesis import strategies as st
 from langchain_core.messages import AIMessage, AIMessageChunk, HumanMessage, ToolMessage
 from langchain_core.outputs import ChatGeneration, ChatResult, Generation, LLMResult
-from pydantic_ai.models.function import FunctionModel
 
 from ultramon.context import provider_usage
 from ultramon.context.provider_usage import Usage, is_stream_part, usage_from_response
+
+agent_framework, agents, ollama = Late("agent_framework"), Late("agents"), Late("ollama")
+anthropic = Late("anthropic", "anthropic.types", "anthropic.types.beta")
+google = Late("google", "google.genai.types")
+openai = Late("openai", "openai.types.chat", "openai.types.responses")
+pydantic_ai = Late("pydantic_ai", "pydantic_ai.models.function")
 
 ANTHROPIC_MODEL = "claude-sonnet-4-5"
 OPENAI_MODEL = "gpt-5.2"
@@ -503,7 +500,9 @@ def test_of_a_pydantic_ai_run_the_last_response_counts():
         )
         return pydantic_ai.ModelResponse([part], usage=usage)
 
-    agent = pydantic_ai.Agent(FunctionModel(answer, model_name="scripted"))
+    agent = pydantic_ai.Agent(
+        pydantic_ai.models.function.FunctionModel(answer, model_name="scripted")
+    )
     agent.tool_plain(name="look")(lambda: "found")
     result = asyncio.run(agent.run("Look."))
     expected = Usage(2000, 900, 0, 30, True, "scripted")
