@@ -91,6 +91,20 @@ def test_an_agent_without_a_state_is_explained_by_its_transcript(home):
     assert run("explain", "nobody", **home).returncode == ExitCode.NOT_FOUND
 
 
+def test_what_fills_a_window_is_read_of_the_transcript(tmp_path):
+    """As of an agent that hooks report: images and thinking, and all of them are the reading."""
+    place = tmp_path / "projects" / "-srv-shop" / "a67c7f34-8c70-4a94-afb4-d6f70fddfc78.jsonl"
+    place.parent.mkdir(parents=True)
+    shutil.copy(DATA / "images" / "claude_code.jsonl", place)
+    names = ("HOME", "CLAUDE_CONFIG_DIR", "XDG_CACHE_HOME")
+    home = dict.fromkeys(names, str(tmp_path))
+    document = json.loads(run("explain", "a67c7f34", "--json", **home).stdout)
+    filled = document["filledBy"]
+    assert (filled["thinking"], filled["images"]) == (1_000, 5_602)
+    assert sum(filled.values()) == pytest.approx(31_042, abs=len(filled))
+    assert document["provenance"]["thinking"] == "measured"
+
+
 def test_without_transcripts_it_says_so(tmp_path):
     """Instead of an empty table."""
     done = run("status", "--from-transcripts", HOME=str(tmp_path), XDG_DATA_HOME=str(tmp_path))

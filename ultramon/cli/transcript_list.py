@@ -74,6 +74,7 @@ def find_in_transcripts(name: str) -> StoredAgent | None:
     from contextlib import suppress
 
     from ultramon.backends.base import StoredAgent
+    from ultramon.hosts.registry import host_of_agent
     from ultramon.recordings.clients import find_by_id
     from ultramon.recordings.recordings import find_recordings
     from ultramon.recordings.replay import state_at_end
@@ -87,6 +88,11 @@ def find_in_transcripts(name: str) -> StoredAgent | None:
             with suppress(OSError):
                 record = state_at_end(one)
                 record.hostname = this_machine().hostname
+                host, _ = host_of_agent(record)
+                if host is not None:
+                    # What fills it is read there, as of an agent that hooks report.
+                    record.by_source = {}
+                    record.extra[host.memory_field] = {"transcriptPath": paths[0]}
                 record.outcome = "no hook reports it: this is its transcript"
                 return StoredAgent(record.agent_id, record, record.last_activity)
     return None
