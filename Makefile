@@ -6,13 +6,13 @@ run: .venv
 	.venv/bin/ultramon demo
 
 test: .venv
-	$(PYTHON) -m pytest -n 4 --dist loadfile -m 'not slow'
+	$(PYTHON) -m pytest -n 5 --dist loadfile -m 'not slow'
 
 test-all: .venv
-	$(PYTHON) -m pytest -n 4 --dist loadfile
+	$(PYTHON) -m pytest -n 5 --dist loadfile
 
 durations: .venv
-	$(PYTHON) -m pytest -n 4 --dist loadfile --write-durations
+	$(PYTHON) -m pytest -n 5 --dist loadfile --write-durations
 
 # The oldest and newest supported version of each: make frameworks ARGS='langchain 1.1.0' for another
 frameworks: .venv
