@@ -68,10 +68,10 @@ BROAD_EXCEPTS = {
     "ultramon/monitor/background.py": 1,
     "ultramon/hosts/hook_program.py": 2,
     "ultramon/hosts/registry.py": 1,
-    "ultramon/hosts/claude_code/status_line_answers.py": 1,  # a resident: another process goes on
     "ultramon/hosts/resident/forwarder.py": 1,
     "ultramon/hosts/resident/hook_answers.py": 1,
     "ultramon/hosts/resident/service.py": 1,
+    "ultramon/hosts/status_line/answers.py": 1,  # a resident: another process goes on
     "ultramon/routing.py": 1,
     "ultramon/signals.py": 1,
     "ultramon/context/provider_usage.py": 1,

@@ -12,7 +12,7 @@ from helpers.hooked_session import SESSION, HookedSession
 from ultramon.backends.local.backend import LocalBackend
 from ultramon.backends.local.state_files import StateDirectory
 from ultramon.context.config import ContextConfig
-from ultramon.hosts.claude_code.status_line import write_line
+from ultramon.hosts.status_line.program import write_line
 from ultramon.monitor.monitor import create_context_monitor
 from ultramon.notices import texts
 from ultramon.notices.levels import decide

@@ -14,7 +14,7 @@ from ultramon.context.explanation import explain
 from ultramon.context.ladder import Ladder, Rung
 from ultramon.context.note import write_note
 from ultramon.fleet.snapshot import take_snapshot
-from ultramon.hosts.claude_code.status_line import write_line
+from ultramon.hosts.status_line.program import write_line
 from ultramon.notices import texts
 from ultramon.notices.levels import decide
 from ultramon.pictures.elements import to_html

@@ -177,7 +177,7 @@ class Dialect:
         prompts_before_compaction: How many prompts a conversation holds before the host can
             compact it, where it cuts between prompts; `compaction_limits` holds from there on.
         resident_programs: What a resident runs for this host beside its hook: a name, and the
-            module and class that answer, made with the state directory and the agents.
+            module and maker of what answers, called with the state directory and the agents.
     """
 
     ends_turns = False

@@ -9,7 +9,7 @@ import pytest
 from helpers.hooked_session import LIMIT_TOKENS, MODEL, RECORDED, HookedSession
 
 from ultramon.hosts.claude_code import statusline
-from ultramon.hosts.claude_code.status_line import CHAINED_SECONDS, write_line
+from ultramon.hosts.status_line.program import CHAINED_SECONDS, write_line
 from ultramon.system.timestamps import format_time
 
 OTHER = {"type": "command", "command": "cat >/dev/null; echo other line"}

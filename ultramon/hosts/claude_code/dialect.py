@@ -48,7 +48,7 @@ class ClaudeCodeDialect(Dialect):
 
     ends_turns = True
     resident_programs: Mapping[str, tuple[str, str]] = {
-        "statusline": ("ultramon.hosts.claude_code.status_line_answers", "StatusLineAnswers"),
+        "statusline": ("ultramon.hosts.claude_code.status_line", "answers"),
     }
 
     def read_event(

@@ -1,56 +1,48 @@
-"""The status line as a program: takes the host's figures, and shows how full the window is.
+"""The status line of Claude Code. Standard library only.
 
-Standard library only. It runs in the interactive host only, for the main agent only. No hook
-reports the window that the host works with: the status line does.
+No hook reports the window that the host works with: the status line does.
 """
 
 from __future__ import annotations
 
 import os
-import time
 
-from ultramon.context.level_words import brief_level_words, share_of
-from ultramon.errors import UltramonError
-from ultramon.hosts.calls.hosted_agent import WAITING
-from ultramon.hosts.calls.payload import decode_payload, read_bounded
-from ultramon.hosts.calls.store import HookStore
-from ultramon.hosts.calls.switches import is_left_to_relay, is_off, state_directory
 from ultramon.hosts.claude_code.host import CLAUDE_CODE
 from ultramon.hosts.claude_code.plan_limits import read_limits
-from ultramon.hosts.claude_code.status_parts import (
-    budget_part,
-    cache_part,
-    continue_part,
-    cost_part,
-    join_parts,
-    subagent_part,
-)
-from ultramon.hosts.transcripts.records import LastReading
-from ultramon.state.plan_limits import brief_words
-from ultramon.state.runway import Runway
-from ultramon.state.usage_percent import usage_percent
-from ultramon.system.counts import short_tokens
-from ultramon.system.ids import check_agent_id
+from ultramon.hosts.status_line.program import StatusLine, run
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Mapping
     from typing import Any
 
-    from ultramon.hosts.calls.hosted_agent import HostedAgent
-    from ultramon.hosts.port import HookEvent
     from ultramon.hosts.resident.forwarder import Unanswered
-    from ultramon.state.plan_limits import AccountPlan
-    from ultramon.state.record import StateRecord
+    from ultramon.hosts.resident.turns import Turns
+    from ultramon.hosts.status_line.answers import StatusLineAnswers
+    from ultramon.hosts.transcripts.records import LastReading
 
-STATUS_LINE = "statusLine"
-INSIDE = "ULTRAMON_STATUS_LINE"
-"""Set for a chained status line: one that runs ultramon's must not be run by it in turn."""
-CHAINED_SECONDS = 5.0
-"""How long another tool's status line may take; the host itself gives up on slow ones."""
-_CHAINING, _SHOWING = ("chained", "both"), ("own", "both")
-_BAR_CELLS = 10
-_COLOURS = {"prepare_handoff": "33", "force_return": "31"}
+
+class ClaudeCodeStatusLine(StatusLine):
+    """Its payload, as version 2.1.330 writes it."""
+
+    host = CLAUDE_CODE
+
+    def count_tokens(self, window: dict[str, Any], tail: LastReading | None) -> int | None:
+        """Return the sum of the last reply; 0 at the start and right after a compaction."""
+        # The transcript says when: the host's own count has no time. But some providers' replies
+        # stand in it with zeros, and then only the host knows.
+        if tail is not None and not tail.lacks_count:
+            return None
+        from ultramon.hosts.transcripts.jsonl import token_count
+
+        names = ("input_tokens", "cache_creation_input_tokens", "cache_read_input_tokens")
+        usage = window.get("current_usage")
+        return sum(token_count(usage, name) for name in names) if isinstance(usage, dict) else 0
+
+    read_limits = staticmethod(read_limits)
+
+
+LINE = ClaudeCodeStatusLine()
 
 
 def main(
@@ -59,216 +51,12 @@ def main(
     *,
     unanswered: Unanswered | None = None,
 ) -> int:
-    """Take one call of the host and print the line; never fails.
-
-    Args:
-        argv: The program, and the path of the installed choices.
-        environ: The host's environment.
-        unanswered: What the forwarder left of this call, where a resident was installed.
-
-    Returns:
-        0.
-    """
-    if len(argv) < 2 or INSIDE in environ or is_left_to_relay(environ, argv[1]):
-        return 0
-    data, _ = read_bounded(0, unanswered)
-    directory = state_directory(environ, argv[1])
-    store = HookStore(CLAUDE_CODE, directory, argv[1], environ, event=STATUS_LINE, now=time.time())
-    chained = chained_line(store)
-    shown = b"" if chained is None else _run(chained, data, store)
-    own = b""
-    if not is_off(environ):
-        try:
-            fields = decode_payload(data)
-            event = CLAUDE_CODE.dialect.read_event(fields, environ)
-            tail = read_tail(event.transcript_path)
-            plan = take_plan(fields, tail, store)
-            own = show(take(event, fields, tail, store), store, fields, plan)
-        except (UltramonError, OSError, ValueError) as error:
-            store.fail("", f"{type(error).__name__}: {error}")
-    lines = shown.rstrip(b"\n") + b"\n" if shown.strip() else b""
-    lines += own
-    if lines:
-        os.write(1, lines)
-    return 0
+    """Take one call and print the line; see `ultramon.hosts.status_line.program.run`."""
+    return run(LINE, argv, environ, unanswered=unanswered)
 
 
-def chained_line(store: HookStore) -> dict[str, Any] | None:
-    """Return another tool's status line that is to be shown too, or instead."""
-    installed = store.installed
-    return installed.status_line_chained if installed.status_line_show in _CHAINING else None
+def answers(directory: str, turns: Turns) -> StatusLineAnswers:
+    """Return what answers status lines within a resident."""
+    from ultramon.hosts.status_line.answers import StatusLineAnswers
 
-
-def show(
-    record: StateRecord | None,
-    store: HookStore,
-    fields: dict[str, Any],
-    plan: AccountPlan | None,
-) -> bytes:
-    """Return ultramon's own line as it is printed; empty where it is not to be shown.
-
-    Args:
-        record: The agent.
-        store: Where the agents are.
-        fields: The payload.
-        plan: The account's limits, see `take_plan`.
-    """
-    if record is None or store.installed.status_line_show not in _SHOWING:
-        return b""
-    parts: dict[str, Callable[[], Sequence[str]]] = {
-        "context": lambda: [write_line(record, color="NO_COLOR" not in store.environ)],
-        "continue": lambda: [continue_part(record)],
-        "subagents": lambda: [subagent_part(store, record.agent_id)],
-        "cost": lambda: [cost_part(fields)],
-        "budget": lambda: budget_part(store, record),
-        "plan": lambda: brief_words(plan, store.now) if plan is not None else [],
-        "cache": lambda: [cache_part(fields, store.now)],
-    }
-    line = join_parts(parts, store.installed.status_line_parts, store.environ)
-    return line.encode("utf-8") + b"\n" if line else b""
-
-
-def take_plan(
-    fields: dict[str, Any], tail: LastReading | None, store: HookStore
-) -> AccountPlan | None:
-    """Keep the limits of the account's plan; return them as they are known from all its sessions.
-
-    Args:
-        fields: The payload.
-        tail: What the end of the transcript says: the limits are as old as the last reply.
-        store: Where the agents are.
-    """
-    at = None if tail is None or tail.report is None else tail.report.at
-    return store.learn_plan(read_limits(fields, store.now if at is None else at))
-
-
-def take(
-    event: HookEvent, fields: dict[str, Any], tail: LastReading | None, store: HookStore
-) -> StateRecord | None:
-    """Store what is new about the session; return the agent's state as it is then.
-
-    Args:
-        event: The call.
-        fields: Its payload.
-        tail: What the end of the transcript says, see `read_tail`.
-        store: Where the agents are.
-    """
-    agent_id = check_agent_id(event.session_id)
-    stored = store.find(agent_id)
-    reported, window = fields.get("model"), fields.get("context_window")
-    name = reported.get("id") if isinstance(reported, dict) else None
-    model = _full_name(name if isinstance(name, str) else None, stored.model if stored else None)
-    window = window if isinstance(window, dict) else {}
-    window_tokens = window.get("context_window_size")
-    if model and type(window_tokens) is int and window_tokens > 0:
-        store.learn_window(model, window_tokens)
-    # The transcript says when: the host's own count has no time. But some providers' replies
-    # stand in it with zeros, and then only the host knows.
-    is_silent = tail is None or tail.lacks_count
-    tokens = _count_tokens(window.get("current_usage")) if is_silent else None
-
-    def has_news(agent: HostedAgent) -> bool:
-        if store.windows().get(model or "") not in (None, agent.memory.window_tokens):
-            return True
-        if tail is not None and _was_stopped(agent.record, tail):
-            return True
-        if tokens or tail is None:
-            return tokens != agent.memory.status_tokens
-        if tail.report is None or tail.report.at == agent.record.measured_at:
-            return False
-        return tail.report.at is not None and not agent.gauge.is_stale(tail.report.at, tail.place)
-
-    def change(agent: HostedAgent) -> None:
-        if agent.record.generation == 0:
-            agent.start(agent_id, None, event.cwd)
-        agent.set_model(model)
-        if tail is not None:
-            agent.take(tail.report, tail.place)
-            if _was_stopped(agent.record, tail):
-                agent.wait()
-        if tokens is not None and tokens != agent.memory.status_tokens:
-            agent.gauge.take(tokens, 0, store.now)
-            agent.memory.status_tokens = tokens
-
-    if stored is not None and not has_news(store.hosted(stored)):
-        return stored
-    agent = store.update(agent_id, change, is_activity=False)
-    return None if agent is None else agent.record
-
-
-def read_tail(path: str | None) -> LastReading | None:
-    """Return what the end of a session's transcript says; None when it cannot be read."""
-    try:
-        return CLAUDE_CODE.transcripts.read_last_reading(path, is_subagent=False) if path else None
-    except (OSError, ValueError):
-        return None
-
-
-def _count_tokens(usage: object) -> int:
-    """Return the host's own count; 0 at the start and right after a compaction."""
-    from ultramon.hosts.transcripts.jsonl import token_count
-
-    names = ("input_tokens", "cache_creation_input_tokens", "cache_read_input_tokens")
-    return sum(token_count(usage, name) for name in names) if isinstance(usage, dict) else 0
-
-
-def _full_name(reported: str | None, known: str | None) -> str | None:
-    """Return a model's name with the suffix for its window, which only a transcript keeps."""
-    is_same = known and reported and known.partition("[")[0] == reported
-    return known if is_same else reported
-
-
-def _was_stopped(record: StateRecord, tail: LastReading) -> bool:
-    """Return whether the turn ended without a hook, so that only the status line can note it.
-
-    A person interrupted the agent, or the host refused its request.
-    """
-    at = tail.stopped_at
-    return at is not None and at > record.last_activity and record.phase != WAITING
-
-
-def write_line(record: StateRecord, *, color: bool) -> str:
-    """Return one short line: bar, percent, tokens, level, and the turns that remain."""
-    limit, ratio = record.context_limit, record.usage_ratio
-    if limit is None or ratio is None:
-        held = short_tokens(record.estimated_tokens)
-        return f"ctx {held} tokens" if record.measured_at else "ctx –"
-    cells = min(_BAR_CELLS, round(ratio * _BAR_CELLS))
-    line = f"{'█' * cells}{'░' * (_BAR_CELLS - cells)} {usage_percent(record)}%"
-    code = _COLOURS.get(record.action)
-    if color and code:
-        line = f"\x1b[{code}m{line}\x1b[0m"
-    line = f"ctx {line} {short_tokens(record.estimated_tokens)}/{short_tokens(limit)}"
-    line += f" · {brief_level_words(record, with_limit=False)}" if code else ""
-    rungs = (record.forecast or {}).get("rungs") or {}
-    name = next(iter(rungs), "")
-    runway = Runway.of(rungs.get(name))
-    if runway is None:
-        return line
-    share = share_of(name, record.ladder, limit)
-    return f"{line} · {runway.before(name if share is None else f'{name} {share.percent}%')}"
-
-
-def _run(chained: dict[str, Any], data: bytes, store: HookStore) -> bytes:
-    """Run the status line that was there before, as the host would; return what it shows."""
-    import signal
-    import subprocess
-
-    command = chained.get("command")
-    if not isinstance(command, str):
-        return b""
-    process = subprocess.Popen(
-        ["/bin/sh", "-c", command],
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.DEVNULL,
-        env={**store.environ, INSIDE: "1"},
-        start_new_session=True,
-    )
-    try:
-        shown, _ = process.communicate(data, timeout=CHAINED_SECONDS)
-    except subprocess.TimeoutExpired:
-        os.killpg(process.pid, signal.SIGKILL)
-        store.fail("", "the chained status line is too slow")
-        shown, _ = process.communicate()
-    return shown
+    return StatusLineAnswers(LINE, directory, turns)

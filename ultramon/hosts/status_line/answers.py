@@ -8,8 +8,10 @@ from __future__ import annotations
 import time
 
 from ultramon.hosts.calls.payload import decode_payload
-from ultramon.hosts.claude_code.host import CLAUDE_CODE
-from ultramon.hosts.claude_code.status_line import (
+from ultramon.hosts.resident.forwarder import REFUSED
+from ultramon.hosts.resident.store import ResidentStore, mark_of
+from ultramon.hosts.resident.turns import Knowledge
+from ultramon.hosts.status_line.program import (
     STATUS_LINE,
     chained_line,
     read_tail,
@@ -17,25 +19,25 @@ from ultramon.hosts.claude_code.status_line import (
     take,
     take_plan,
 )
-from ultramon.hosts.resident.forwarder import REFUSED
-from ultramon.hosts.resident.store import ResidentStore, mark_of
-from ultramon.hosts.resident.turns import Knowledge
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from ultramon.hosts.resident.exchange import Exchange, Request
     from ultramon.hosts.resident.turns import Turns
+    from ultramon.hosts.status_line.program import StatusLine
 
 
 class StatusLineAnswers:
-    """The status lines of all sessions.
+    """The status lines of all sessions of a host.
 
     Args:
+        line: Whose they are.
         directory: The state directory.
         turns: The agents.
     """
 
-    def __init__(self, directory: str, turns: Turns) -> None:
+    def __init__(self, line: StatusLine, directory: str, turns: Turns) -> None:
+        self._line = line
         self._directory = directory
         self._turns = turns
 
@@ -47,14 +49,14 @@ class StatusLineAnswers:
         """
         try:
             fields = decode_payload(request.payload)
-            event = CLAUDE_CODE.dialect.read_event(fields, request.environ)
+            event = self._line.read_event(fields, request.environ)
         except ValueError:
             exchange.end(REFUSED)  # its own process says what is wrong with it
             return
         with self._turns.taken(event, exchange) as turn:
             choices_mark = mark_of(request.choices_path)
             store = ResidentStore(
-                CLAUDE_CODE, self._directory, request, exchange.process_id,
+                self._line.host, self._directory, request, exchange.process_id,
                 event=STATUS_LINE, now=time.time(),
             )  # fmt: skip
             if chained_line(store) is not None:
@@ -62,10 +64,10 @@ class StatusLineAnswers:
                 return
             exchange.take()
             store.own_id = event.session_id
-            tail = read_tail(event.transcript_path)
+            tail = read_tail(self._line.host, event.transcript_path)
             try:
-                plan = take_plan(fields, tail, store)
-                record = take(event, fields, tail, store)
+                plan = take_plan(self._line, fields, tail, store)
+                record = take(self._line, event, fields, tail, store)
             except Exception:  # noqa: BLE001 - its own process says what is wrong
                 exchange.end(REFUSED)
                 return
