@@ -24,7 +24,8 @@ from hypothesis import strategies as st
 from ultramon.cli.exit_codes import ExitCode
 from ultramon.errors import StateCorruptError
 from ultramon.hosts.claude_code.install.commands import HOOK_SCRIPT, script_path
-from ultramon.hosts.claude_code.install.settings import REFRESH_SECONDS, Settings
+from ultramon.hosts.claude_code.install.settings import Settings
+from ultramon.hosts.install.status_line import REFRESH_SECONDS
 
 CCLINE = {"type": "command", "command": "ccline --bar", "padding": 0, "refreshInterval": 5}
 

@@ -107,6 +107,17 @@ class Installation(PlannedChange):
         if self.backup is not None:
             record["backup"] = backup_path(installed, settings)
 
+    def add(self, settings: HookSettings) -> Installation:
+        """Return a plan for a further file, which is changed before this one.
+
+        Raises:
+            StateCorruptError: The backup of that file cannot be read.
+        """
+        plan = Installation(settings=settings, installed=self.installed)
+        plan._note(self.record["interpreter"])
+        self.beside.append(plan)
+        return plan
+
     def choose_resident(self, request: SetupRequest) -> None:
         """Decide whether a resident answers: unless a person or the system says no.
 
@@ -184,11 +195,9 @@ class Installation(PlannedChange):
             return
         installed = self.installed
         make_private_directory(installed.state_directory)
-        path = backup_path(installed, self.settings)
-        if self.backup is not None:
-            replace_file(path, self.backup)
-        elif self.settings.original is None:
-            delete_file(path)
+        for plan in (self, *self.beside):
+            if isinstance(plan, Installation):
+                plan._keep_original()
         if self.is_corrupt:
             stamp = time.strftime("%Y%m%dT%H%M%S", time.gmtime(now))
             os.replace(installed.path, f"{installed.path}.corrupt-{stamp}")
@@ -196,6 +205,13 @@ class Installation(PlannedChange):
             installed.installed_at = now
         installed.install()
         self.write_settings()
+
+    def _keep_original(self) -> None:
+        path = backup_path(self.installed, self.settings)
+        if self.backup is not None:
+            replace_file(path, self.backup)
+        elif self.settings.original is None:
+            delete_file(path)
 
 
 @dataclass(kw_only=True)

@@ -11,8 +11,6 @@ from typing import Any
 from ultramon.hosts.claude_code.install.commands import (
     HOOK_SCRIPT,
     SCRIPTS,
-    STATUS_LINE_SCRIPT,
-    mentions,
 )
 from ultramon.hosts.claude_code.install.settings import (
     PROJECT,
@@ -21,16 +19,10 @@ from ultramon.hosts.claude_code.install.settings import (
     Settings,
     find_layers,
     layer_path,
-    remember_status_line,
 )
 from ultramon.hosts.install import installation
 from ultramon.hosts.install.plans import Offer, SetupRequest
-from ultramon.hosts.installed_choices import (
-    STATUS_LINE_PARTS,
-    STATUS_LINES,
-    check_choice,
-    check_parts,
-)
+from ultramon.hosts.install.status_line import choose_parts, plan_status_line
 
 _REQUESTS = ("via", "url", "secretIn")
 """In the record of an installation whose tool calls were requests to a server."""
@@ -99,38 +91,17 @@ def plan_installation(request: SetupRequest, interpreter: str) -> Installation:
     settings.put_hooks(plan.command(SCRIPTS[HOOK_SCRIPT]), waits=waits)
     layers = find_layers(request.cwd)
     own = [one.settings.target for one in layers].index(settings.target)
-    _plan_status_line(plan, layers[:own], request.choices.status_line)
-    if (parts := request.choices.status_line_parts) is not None:
-        names = [name.strip() for name in parts.split(",")] if parts else list(STATUS_LINE_PARTS)
-        plan.installed.status_line_parts = check_parts(names, "argument")
+    chosen = request.choices.status_line
+    found = _replaced_status_line(settings, plan.record, layers[:own])
+    others = len(plan.installed.installations) > 1
+    is_new = plan_status_line(
+        plan, settings, found, chosen, record=plan.record, carries_others=others
+    )
+    plan.finds_status_line = is_new and chosen is None
+    choose_parts(plan.installed, request.choices)
     plan.after = settings.data
     _warn(plan, layer, [*layers[:own], *layers[own + 1 :]])
     return plan
-
-
-def _plan_status_line(plan: Installation, weaker: list[Layer], chosen: str | None) -> None:
-    """Put ultramon's in, and remember the one that it replaces."""
-    settings, installed, record = plan.settings, plan.installed, plan.record
-    if chosen is not None:
-        check_choice("status_line", chosen, STATUS_LINES, "argument")
-    show = chosen or (installed.status_line_show if installed.installed_at is not None else None)
-    if show == "none":
-        settings.restore_status_line(record.get("statusLine"), existed="statusLine" in record)
-        installed.status_line_show, installed.status_line_chained = "none", None
-        return
-    found = _replaced_status_line(settings, record, weaker)
-    if found is not None and found != installed.status_line_chained:
-        problem = _why_not_chained(plan, found)
-        if problem is not None:
-            plan.warnings.append(f"the status line {problem}; it is left as it is")
-            return
-        installed.status_line_chained = found
-        plan.finds_status_line = chosen is None
-        show = chosen or ("both" if show == "both" else "chained")
-    installed.status_line_show = show or "own"
-    if settings.our_status_line() is None:
-        remember_status_line(record, settings)
-    settings.put_status_line(plan.command(SCRIPTS[STATUS_LINE_SCRIPT]))
 
 
 def _replaced_status_line(settings: Settings, record: dict[str, Any], weaker: list[Layer]) -> Any:
@@ -141,18 +112,6 @@ def _replaced_status_line(settings: Settings, record: dict[str, Any], weaker: li
     for shown in (settings, *(layer.settings for layer in reversed(weaker))):
         if shown.get("statusLine") is not None:
             return None if shown.our_status_line() else shown.get("statusLine")
-    return None
-
-
-def _why_not_chained(plan: Installation, line: object) -> str | None:
-    if mentions(line, STATUS_LINE_SCRIPT):
-        return "runs ultramon's among other things, and would run itself if it were chained"
-    if not isinstance(line, dict) or line.get("type") != "command" or "args" in line:
-        return "is of a kind that cannot be chained"
-    if not isinstance(line.get("command"), str):
-        return "is of a kind that cannot be chained"
-    if plan.installed.status_line_chained is not None and len(plan.installed.installations) > 1:
-        return "is another one than the one that ultramon's carries already for other settings"
     return None
 
 

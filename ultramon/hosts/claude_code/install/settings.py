@@ -6,7 +6,7 @@ Only ultramon's own entries are ever touched; everything else keeps its bytes.
 from __future__ import annotations
 
 import os
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from ultramon.errors import ConfigurationError, StateCorruptError
 from ultramon.hosts.claude_code.install.commands import (
@@ -15,18 +15,14 @@ from ultramon.hosts.claude_code.install.commands import (
     SCRIPTS,
     STATUS_LINE_SCRIPT,
     entry_for,
-    recognise,
 )
 from ultramon.hosts.claude_code.install.http_hooks import Link, recognise_request
-from ultramon.hosts.install.hook_commands import OurCommand
-from ultramon.hosts.install.hook_settings import HookSettings
+from ultramon.hosts.install.status_line import STATUS_LINE, StatusLineSettings
 
 USER, PROJECT, LOCAL = "user", "project", "local"
 LAYERS = (USER, PROJECT, LOCAL)
 """From weak to strong: hooks of all of them run, of status lines the strongest one is shown."""
 ELSEWHERE = "other"
-REFRESH_SECONDS = 10
-"""How often ultramon's line is drawn while nothing happens: no hook reports an interruption."""
 
 
 class Layer(NamedTuple):
@@ -86,12 +82,13 @@ def read_layer(name: str, path: str) -> Layer:
         return Layer(name, path, Settings(path, b""), str(error))
 
 
-class Settings(HookSettings):
+class Settings(StatusLineSettings):
     """One settings file of Claude Code: hooks, and the status line."""
 
     script = SCRIPTS[HOOK_SCRIPT]
+    line_script = SCRIPTS[STATUS_LINE_SCRIPT]
     events = EVENTS
-    own_keys = ("statusLine", "disableAllHooks")
+    own_keys = (STATUS_LINE, "disableAllHooks")
 
     def __init__(self, path: str, data: bytes | None = None) -> None:
         super().__init__(path, data)
@@ -107,14 +104,6 @@ class Settings(HookSettings):
         """Whether the file turns all hooks off, and with them the status line."""
         return self.get("disableAllHooks") is True
 
-    def our_status_line(self) -> OurCommand | None:
-        """Return what the status line runs if it is ultramon's."""
-        return recognise(self.get("statusLine"), STATUS_LINE_SCRIPT)
-
-    def holds_ours(self) -> bool:
-        """Return whether anything in the file is ultramon's."""
-        return super().holds_ours() or self.our_status_line() is not None
-
     def put_hooks(self, command: str, *, waits: bool = False) -> None:
         """Put ultramon's hooks into the file, once for each event.
 
@@ -123,51 +112,3 @@ class Settings(HookSettings):
             waits: As for `entry_for`.
         """
         self.put_entries({event: entry_for(event, command, waits=waits) for event in EVENTS})
-
-    def put_status_line(self, command: str) -> None:
-        """Make the status line run a command; the rest of its block stays."""
-        current = self.get("statusLine")
-        block: dict[str, object] = {"type": "command", "command": command}
-        if not self.document.has("statusLine"):
-            # Where another tool has one, that is not run more often than its owner wanted.
-            self.document.add((), {**block, "refreshInterval": REFRESH_SECONDS}, "statusLine")
-        elif not isinstance(current, dict) or "command" not in current or "args" in current:
-            self.document.replace(("statusLine",), block)
-        elif current.get("command") != command:
-            self.document.replace(("statusLine", "command"), command)
-
-    def restore_status_line(self, before: Any, *, existed: bool) -> None:
-        """Put back what the status line ran before ultramon's.
-
-        Args:
-            before: The block as it was.
-            existed: Whether there was one; else ultramon's is taken out.
-        """
-        if self.our_status_line() is None:
-            return
-        if not existed:
-            self.document.remove(("statusLine",))
-        elif isinstance(before, dict) and isinstance(before.get("command"), str):
-            # What a person changed beside it since, such as the padding, stays.
-            self.document.replace(("statusLine", "command"), before["command"])
-        else:
-            self.document.replace(("statusLine",), before)
-
-    def take_out(self, record: dict[str, Any], before: HookSettings) -> None:
-        """Take all of ultramon's entries out; the status line that they replaced comes back."""
-        super().take_out(record, before)
-        if not record:
-            remember_status_line(record, before)
-        self.restore_status_line(record.get("statusLine"), existed="statusLine" in record)
-
-    def remember_replaced(self, record: dict[str, Any], before: HookSettings) -> None:
-        """Note the status line that ultramon's replaced."""
-        if "statusLine" not in record:
-            remember_status_line(record, before)
-
-
-def remember_status_line(record: dict[str, Any], settings: HookSettings) -> None:
-    """Note the block in the settings; without one nothing is noted."""
-    record.pop("statusLine", None)
-    if settings.document.has("statusLine"):
-        record["statusLine"] = settings.get("statusLine")
