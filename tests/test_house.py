@@ -200,6 +200,7 @@ def reached_from(start: str, function: str) -> dict[str, str]:
         ("ultramon.hosts.codex.transcripts", "transcript_path"),
         ("ultramon.hosts.codex.dialect", "compaction_limits"),
         ("ultramon.hosts.copilot.hook", "load_host"),
+        ("ultramon.hosts.copilot.status_line", "main"),
         ("ultramon.hosts.copilot.dialect", "read_event"),
         ("ultramon.hosts.copilot.transcripts", "transcript_path"),
         ("ultramon.hosts.copilot.dialect", "compaction_limits"),

@@ -20,7 +20,7 @@ from ultramon.hosts.install.hook_settings import HookSettings
 from ultramon.hosts.install.installation import Installation, Removal
 from ultramon.hosts.install.interpreter import lasting_interpreter
 from ultramon.hosts.install.plans import SetupRequest
-from ultramon.hosts.installed_choices import choices_path
+from ultramon.hosts.installed_choices import InstalledChoices, choices_path
 from ultramon.hosts.port import Host, Setup
 from ultramon.system.findings import Finding
 
@@ -111,8 +111,13 @@ class UserHooks(Setup):
         settings = self.load_layer(request)
         plan = Removal.begin(settings, request)
         plan.take_out()
+        plan.beside += self.removals_beside(plan.installed)
         plan.plan_traces()
         return plan
+
+    def removals_beside(self, installed: InstalledChoices) -> Iterable[Removal]:
+        """Plan what an uninstallation takes out of further files; raises as `load`."""
+        return ()
 
     def examine(self, context: DoctorContext) -> Iterator[Finding]:
         """Answer the questions about the hooks and the sessions; none where none are installed."""

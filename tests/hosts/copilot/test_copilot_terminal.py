@@ -1,5 +1,7 @@
 """The real Copilot CLI on a terminal, used as a person uses it, against a scripted model."""
 
+import json
+
 import pytest
 from helpers.copilot_client import Client
 from helpers.requirements import require_tool
@@ -96,3 +98,36 @@ def test_the_question_of_a_subagent_is_its_own_wait(client):
         screen.enter("/exit")
         until(lambda: not any(record.active for record in client.records()))
     assert client.failures() == []
+
+
+def test_the_status_line_shows_the_window_beside_the_one_that_was_there(client):
+    """Of the session: what a subagent holds is a part of its own. The old line comes back."""
+    settings = client.configuration / "settings.json"
+    own = 'sed "s/.*last_call_input_tokens..\\([0-9]*\\).*/mine says \\1/"'
+    before = json.dumps({"statusLine": {"type": "command", "command": own}})
+    settings.write_text(before)
+    done = client.ultramon("install", "copilot", "--force", "--status-line", "both")
+    assert done.returncode == 0, done.stderr
+    asked = {"agent_type": "general-purpose", "name": "a", "description": "a", "mode": "sync"}
+    steps = {
+        "MAIN": [Step(30_000, ("task", asked | {"prompt": "[[SUB]] do"})), Step(31_000)],
+        "SUB": [Step(9_000, "touch made"), Step(10_000)],
+    }
+    with client.api(steps), client.terminal() as screen:
+        screen.wait_for(READY)
+        screen.wait_for("ctx –")
+        assert client.records() == []
+        screen.enter("[[MAIN]] work")
+        screen.wait_for(QUESTION)
+        screen.press("Enter")
+        until(lambda: client.state_of(0) == AT_PROMPT)
+        screen.wait_for("39% 31k/80k")
+        screen.wait_for("mine says 31000")
+        screen.enter("/compact")
+        screen.wait_for("Compaction completed")
+        until(lambda: client.records()[0].epoch == 2)
+        screen.enter("/exit")
+        until(lambda: not any(record.active for record in client.records()))
+    assert client.failures() == []
+    assert client.ultramon("uninstall", "copilot").returncode == 0
+    assert settings.read_text() == before

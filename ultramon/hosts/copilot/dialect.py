@@ -56,6 +56,9 @@ class CopilotDialect(Dialect):
     """Copilot CLI, learnt from version 1.0.102."""
 
     names_clear = False
+    resident_programs: Mapping[str, tuple[str, str]] = {
+        "statusline": ("ultramon.hosts.copilot.status_line", "answers"),
+    }
 
     def read_event(
         self, payload: dict[str, Any], environ: Mapping[str, str], tail: bytes = b""

@@ -274,10 +274,11 @@ class Removal(PlannedChange):
                 noted.
         """
         installed, settings = self.installed, self.settings
+        done = {settings.target, *(change.settings.target for change in self.beside)}
         left, kept = set(elsewhere), []
         for record in installed.installations:
             path = record.get("settings") if isinstance(record, dict) else None
-            if not isinstance(path, str) or os.path.realpath(path) == settings.target:
+            if not isinstance(path, str) or os.path.realpath(path) in done:
                 continue
             if _may_hold_ours(type(settings), path):
                 left.add(path)

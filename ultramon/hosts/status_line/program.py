@@ -58,12 +58,10 @@ class StatusLine:
     Attributes:
         host: The host.
         begins_agents: Whether a session that no hook has reported becomes an agent.
-        states_window: Whether the window that the host works with is known from here alone.
     """
 
     host: Host
     begins_agents = True
-    states_window = True
 
     def read_event(self, fields: dict[str, Any], environ: Mapping[str, str]) -> HookEvent:
         """Return session, transcript and directory.
@@ -72,6 +70,18 @@ class StatusLine:
             ValueError: It names none.
         """
         return self.host.dialect.read_event(fields, environ)
+
+    def stated_window(
+        self, model: str | None, window: dict[str, Any], tail: LastReading | None
+    ) -> tuple[str | None, object]:
+        """Return a model, and the window that the host works with for it, in tokens.
+
+        Args:
+            model: The one that the payload names.
+            window: As for `count_tokens`.
+            tail: As for `count_tokens`.
+        """
+        return model, window.get("context_window_size")
 
     def count_tokens(self, window: dict[str, Any], tail: LastReading | None) -> int | None:
         """Return the host's own count of the window now, where nothing newer is written down.
@@ -208,9 +218,9 @@ def take(
     name = reported.get("id") if isinstance(reported, dict) else None
     model = _full_name(name if isinstance(name, str) else None, stored.model if stored else None)
     window = window if isinstance(window, dict) else {}
-    window_tokens = window.get("context_window_size")
-    if line.states_window and model and type(window_tokens) is int and window_tokens > 0:
-        store.learn_window(model, window_tokens)
+    named, window_tokens = line.stated_window(model, window, tail)
+    if named and type(window_tokens) is int and window_tokens > 0:
+        store.learn_window(named, window_tokens)
     tokens = line.count_tokens(window, tail)
 
     def has_news(agent: HostedAgent) -> bool:
