@@ -131,3 +131,26 @@ def test_the_status_line_shows_the_window_beside_the_one_that_was_there(client):
     assert client.failures() == []
     assert client.ultramon("uninstall", "copilot").returncode == 0
     assert settings.read_text() == before
+
+
+def test_the_status_line_sees_an_interruption(client):
+    """No hook is called: the event file says it."""
+    done = client.ultramon("install", "copilot", "--force", "--status-line", "own")
+    assert done.returncode == 0, done.stderr
+    steps = [Step(30_000, "touch made; sleep 60")]
+    with client.api({"MAIN": steps}), client.terminal() as screen:
+        screen.wait_for(READY)
+        screen.enter("[[MAIN]] work")
+        screen.wait_for(QUESTION)
+        screen.press("Enter")
+        until((client.project / "made").exists)
+        assert client.state_of(0) == PERMISSION
+        screen.wait_for("esc esc interrupt")
+        screen.press("Escape")
+        screen.wait_for("again to interrupt")
+        screen.press("Escape")
+        screen.wait_for("cancelled by user")
+        until(lambda: client.state_of(0) == AT_PROMPT)
+        screen.enter("/exit")
+        until(lambda: not any(record.active for record in client.records()))
+    assert client.failures() == []

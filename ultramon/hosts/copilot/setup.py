@@ -115,7 +115,8 @@ class CopilotSetup(UserHooks):
         if record is not None and chosen == _NONE:
             plan.beside.append(_removal(found, installed))
             installed.installations.remove(record)
-            installed.status_line_show, installed.status_line_chained = _OWN, None
+            if not any(STATUS_LINE in one for one in installed.installations):
+                installed.status_line_show, installed.status_line_chained = _OWN, None
             return plan
         line = plan.add(found)
         is_ours = found.our_status_line() is not None

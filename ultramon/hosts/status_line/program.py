@@ -226,7 +226,7 @@ def take(
     def has_news(agent: HostedAgent) -> bool:
         if store.windows().get(model or "") not in (None, agent.memory.window_tokens):
             return True
-        if tail is not None and _was_stopped(agent.record, tail):
+        if tail is not None and _was_stopped(agent, tail):
             return True
         if tail is not None and agent.lacks_compaction(tail):
             return True
@@ -243,7 +243,7 @@ def take(
         if tail is not None:
             agent.follow_compaction(tail)
             agent.take(tail.report, tail.place)
-            if _was_stopped(agent.record, tail):
+            if _was_stopped(agent, tail):
                 agent.wait()
         if tokens is not None and tokens != agent.memory.status_tokens:
             agent.gauge.take(tokens, 0, store.now)
@@ -269,13 +269,14 @@ def _full_name(reported: str | None, known: str | None) -> str | None:
     return known if is_same else reported
 
 
-def _was_stopped(record: StateRecord, tail: LastReading) -> bool:
+def _was_stopped(agent: HostedAgent, tail: LastReading) -> bool:
     """Return whether the turn ended without a hook, so that only the status line can note it.
 
     A person interrupted the agent, or the host refused its request.
     """
-    at = tail.stopped_at
-    return at is not None and at > record.last_activity and record.phase != WAITING
+    at, record = tail.stopped_at, agent.record
+    is_at_prompt = record.phase == WAITING and not agent.memory.waits_for
+    return at is not None and at > record.last_activity and not is_at_prompt
 
 
 def write_line(record: StateRecord, *, color: bool) -> str:
