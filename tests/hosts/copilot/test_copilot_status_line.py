@@ -179,6 +179,7 @@ def test_only_who_asks_for_it_gets_a_line(home):
     b'{"model": "x"}\n',
     b'{ "theme":"dark",\r\n "statusLine" : {"type":"command", "command":"c\\u0063line"} }',
     b'{"statusLine": null, "version": 1}',
+    b'// mine\n{"statusLine": {"type": "command", /* x */ "command": "ccline"}, "a": 1}',
     b'{"hooks": {"Stop": [{"type": "command", "bash": "true"}]}}',
 ])  # fmt: skip
 @pytest.mark.parametrize("out", ["uninstall", "none"])

@@ -104,7 +104,7 @@ def test_the_status_line_shows_the_window_beside_the_one_that_was_there(client):
     """Of the session: what a subagent holds is a part of its own. The old line comes back."""
     settings = client.configuration / "settings.json"
     own = 'sed "s/.*last_call_input_tokens..\\([0-9]*\\).*/mine says \\1/"'
-    before = json.dumps({"statusLine": {"type": "command", "command": own}})
+    before = f"// mine\n{json.dumps({'statusLine': {'type': 'command', 'command': own}})}"
     settings.write_text(before)
     done = client.ultramon("install", "copilot", "--force", "--status-line", "both")
     assert done.returncode == 0, done.stderr

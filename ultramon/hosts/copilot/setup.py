@@ -55,7 +55,7 @@ _CURE = (
 
 
 class CopilotHooks(StatusLineSettings):
-    """A file of ultramon's own in the user's folder of hooks, or the user's settings."""
+    """A file of ultramon's own in the user's folder of hooks."""
 
     script = HOOK
     line_script = LINE
@@ -87,9 +87,15 @@ def hooks() -> CopilotHooks:
     return CopilotHooks(user_file(home_directory(os.environ), FILE_NAME, HOME_VARIABLE))
 
 
-def settings() -> CopilotHooks:
-    """Return the user's settings, which hold the status line; raises as `hooks`."""
-    return CopilotHooks(user_file(home_directory(os.environ), SETTINGS_NAME, HOME_VARIABLE))
+class CopilotSettings(CopilotHooks):
+    """The user's settings, in which the client skips comments."""
+
+    may_have_comments = True
+
+
+def settings_path() -> str:
+    """Return the path of the user's settings; raises as `hooks`."""
+    return user_file(home_directory(os.environ), SETTINGS_NAME, HOME_VARIABLE)
 
 
 class CopilotSetup(UserHooks):
@@ -160,18 +166,18 @@ class CopilotSetup(UserHooks):
         return "copilot", "--resume", session_id
 
 
-def _settings_of(installed: InstalledChoices, *, must_read: bool = False) -> CopilotHooks | None:
+def _settings_of(installed: InstalledChoices, *, must_read: bool = False) -> CopilotSettings | None:
     """Return the user's settings; None where they cannot be read, and hold nothing of ultramon."""
+    path = settings_path()
     try:
-        return settings()
+        return CopilotSettings(path)
     except (StateCorruptError, OSError):
-        path = user_file(home_directory(os.environ), SETTINGS_NAME, HOME_VARIABLE)
-        if must_read or record_of(installed, CopilotHooks(path, b"")) is not None:
+        if must_read or record_of(installed, CopilotSettings(path, b"")) is not None:
             raise
         return None
 
 
-def _removal(found: CopilotHooks, installed: InstalledChoices) -> Removal:
+def _removal(found: CopilotSettings, installed: InstalledChoices) -> Removal:
     removal = Removal(settings=found, installed=installed)
     removal.take_out()
     return removal
