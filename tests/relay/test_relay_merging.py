@@ -6,8 +6,10 @@ from collections import Counter
 from contextlib import suppress
 
 import pytest
-from helpers.relayed import RelayedProject, end_contexts, finish
+from helpers.relayed import RelayedProject, end_contexts, finish, marks_of
 from helpers.waiting import until
+
+from ultramon.system.process_search import processes_with
 
 CHECK = ("--verify", "grep -Fxqre {item} made")
 TREE = ("--verify-all", "! grep -rq bad made")
@@ -231,3 +233,21 @@ def test_a_clean_run_leaves_the_branch_and_no_tree(project):
     assert any("the branch ultramon/job" in one["what"] for one in cleaned["stays"])
     assert sorted(merged(project)) == ["1", "2"]
     assert "bad" in merged(project, "refs/ultramon/job/3")
+
+
+def test_a_run_that_continues_with_fewer_workers_loses_no_work_of_the_others(project):
+    """Their contexts end while no relay looks: what they have done is merged, not done again."""
+    names = [f"{number}" for number in range(4)]
+    given = (*project.items(*names), *CHECK, *TREE, "--workers", "2")
+    relay = begin(project, *given, TAKES="0.2")
+    until(lambda: relay_lines(relay).count(" begins") == 2, relay)
+    relay.send_signal(signal.SIGKILL)
+    relay.communicate()
+    done = project.directory / "workers"
+    until(lambda: done.exists() and done.read_text().count("\n") == 4)
+    until(lambda: not processes_with(marks_of(project.state)))
+    again = project.resume("--workers", "1", mode="commits", **environ(project))
+    code, result, told = finish(again, SECONDS)
+    assert (code, counts(result)) == (0, {"assigned": 4, "verified": 4}), told
+    assert sorted(merged(project)) == names
+    assert sorted(line.split()[1] for line in done.read_text().splitlines()) == names

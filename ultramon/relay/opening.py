@@ -24,7 +24,8 @@ from ultramon.relay.runs.pause import FIRST_LIMIT_PAUSE_SECONDS
 from ultramon.relay.runs.relay import Relay
 from ultramon.relay.runs.result import duration, millions
 from ultramon.relay.runs.run import Run
-from ultramon.relay.workspace import TREE_SECONDS, open_workspace
+from ultramon.relay.runs.run_folder import run_directory, worker_directory, worker_numbers
+from ultramon.relay.workspace import TREE_SECONDS, WORKTREE, open_workspace
 from ultramon.state.plan_limits import PlanLimits
 from ultramon.system.clock import SYSTEM_CLOCK
 from ultramon.system.git import read_status
@@ -73,6 +74,7 @@ class OpenedRelay:
         programs: The programs as they were found, likewise.
         workspaces: Where it works: one for each worker.
         judged: Where what is to be merged is checked; None = nothing is merged.
+        retired: As in `Run`.
         state_directory: Where states are kept.
         notes: Sentences for the user.
         is_single: Whether it has one context that is not asked to hand over.
@@ -86,6 +88,7 @@ class OpenedRelay:
     programs: dict[str, CheckedProgram]
     workspaces: tuple[RelayWorkspace, ...]
     judged: RelayWorkspace | None
+    retired: tuple[RelayWorkspace, ...]
     state_directory: str
     notes: list[str] = field(default_factory=list)
     is_single: bool = False
@@ -111,6 +114,7 @@ class OpenedRelay:
             Launchers(self.launchers, SYSTEM_CLOCK),
             self.workspaces,
             self.judged,
+            self.retired,
             open_backend(self.state_directory),
             tell,
             self.confirm,
@@ -282,10 +286,22 @@ def open_relay(
         checked,
         tuple(open_worker(number) for number in range(1, count + 1)),
         open_worker(CHECKING) if is_merged else None,
+        tuple(map(open_worker, _retired(state_directory, run, count))) if is_merged else (),
         state_directory,
         is_single=is_single,
         confirm=confirm,
     )
+
+
+def _retired(state_directory: str, run: str, count: int) -> list[int]:
+    """Return the workers of earlier calls behind those of this one whose worktrees are there."""
+    names = worker_numbers(run_directory(state_directory, run))
+    return [
+        number
+        for number in sorted(map(int, filter(str.isdecimal, names)))
+        if number > count
+        and os.path.isdir(os.path.join(worker_directory(state_directory, run, number), WORKTREE))
+    ]
 
 
 def free_name(state_directory: str, goal: str) -> str:

@@ -64,7 +64,7 @@ class Merging:
                 ),
                 self._item_check(one),
             )
-            for one in run.workspaces
+            for one in (*run.workspaces, *run.retired)
         }
         # The run's own is read by the supervisor's thread.
         self._view = RunReader(run.backend, run.name)
@@ -123,7 +123,7 @@ class Merging:
             and context.agent_id != job.agent_id
         }
         before = None if job.handoff is None else run.contexts.of(job.handoff.agent_id)
-        free = [number for number in self._workers if number not in busy]
+        free = [one.worker for one in run.workspaces if one.worker not in busy]
         if not free:
             raise WorkspaceError(run.workspace.root, "no worker is free")
         # What git ignores is in its tree still: what it has built.
@@ -158,9 +158,8 @@ class Merging:
         record = self._run.contexts.of(agent_id)
         worker = None if record is None else self._workers.get(record.worker)
         if worker is None:
-            advice = "continue with as many workers as before"
             root = self._run.workspace.root
-            raise WorkspaceError(root, f"the worker of {agent_id} is not there", advice)
+            raise WorkspaceError(root, f"the worktree of {agent_id} is not there")
         return worker
 
     def _take(self, worker: _Worker, agent_id: str, name: str) -> Change:

@@ -38,6 +38,8 @@ class Run:
         workspaces: Where it works: one for each worker.
         judged: Where what is to be merged is checked; None = nothing is merged, and there is one
             worker.
+        retired: Where workers of an earlier call have worked, which this one has not: no context
+            begins there, but what is there may be to be judged.
         backend: The store; the directory of its states is that of the launchers' hooks.
         tell: Called with a line about each step.
         confirm: Asked with a question before the run begins.
@@ -56,6 +58,7 @@ class Run:
     launchers: Launchers
     workspaces: tuple[RelayWorkspace, ...]
     judged: RelayWorkspace | None
+    retired: tuple[RelayWorkspace, ...]
     backend: Backend
     tell: Callable[[str], object]
     confirm: Callable[[str], bool] = lambda question: False
@@ -89,8 +92,9 @@ class Run:
         return self.workspaces[0]
 
     def workspace_of(self, record: ContextRecord) -> RelayWorkspace:
-        """Return where a context works; the first one's where this call has fewer workers."""
-        found = (one for one in self.workspaces if one.worker == record.worker)
+        """Return where a context works; the first worker's where its own is gone."""
+        places = (*self.workspaces, *self.retired)
+        found = (one for one in places if one.worker == record.worker)
         return next(found, self.workspace)
 
     @property
