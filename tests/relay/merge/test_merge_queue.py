@@ -299,3 +299,28 @@ def test_every_commit_that_the_branch_has_named_is_green(tmp_path_factory, kinds
         texts_of = [text for name, text in project.files(commit).items() if name.endswith(".txt")]
         assert "BAD" not in texts_of
         assert len(set(texts_of)) == len(texts_of)
+
+
+def test_a_file_whose_name_is_no_text_can_be_named_in_a_reason(project):
+    """What is said of it is stored as UTF-8, and shown to people."""
+    name = os.fsdecode(b"odd-\xff\n.txt")
+    queue = project.queue()
+    assert queue.merge(project.change(1, {name: "one\n"})) is True
+    found = queue.merge(project.change(2, {name: "two\n"}))
+    assert "odd-" in found.reason
+    assert found.reason.encode()
+    assert "\n" not in found.reason
+    strict = project.queue(protected=("odd*",))
+    found = strict.merge(project.change(3, {name: "three\n"}))
+    assert found.is_final
+    assert found.reason.encode()
+
+
+def test_a_git_that_was_killed_in_the_queues_tree_stops_no_later_merge(project):
+    queue = project.queue()
+    (project.top / ".git" / "worktrees" / "checked" / "index.lock").touch()
+    assert queue.merge(project.change(1, {"1.txt": "one\n"})) is True
+    (project.top / ".git" / "worktrees" / "checked" / "HEAD.lock").touch()
+    assert queue.merge(project.change(2, {"2.txt": "two\n"})) is True
+    (project.top / ".git" / "refs" / "ultramon" / "job" / "candidate.lock").touch()
+    assert queue.merge(project.change(3, {"3.txt": "three\n"})) is True

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import re
 import threading
 from concurrent.futures import Future
@@ -12,10 +11,9 @@ from ultramon.errors import WorkspaceError
 from ultramon.fleet.supervise.verification import Rejection
 from ultramon.relay.merge.branch import GIT_SECONDS
 from ultramon.relay.merge.candidate import build
+from ultramon.relay.merge.tree_git import TreeGit
 from ultramon.relay.merge.trees import changed_files
-from ultramon.system.files import delete_quietly
-from ultramon.system.git_trees import BoundedGit
-from ultramon.system.process_search import runs_in
+from ultramon.system.terminal_text import first_of, sanitize
 from ultramon.system.wording import plural
 
 if TYPE_CHECKING:
@@ -26,8 +24,6 @@ if TYPE_CHECKING:
     from ultramon.relay.merge.candidate import Candidate, Change
     from ultramon.relay.merge.trees import Conflict
 
-MAX_SHOWN = 3
-"""Files that a reason names."""
 MAX_MOVES = 5
 """So often in a row the branch may be moved by somebody else before a merge gives up."""
 
@@ -80,6 +76,7 @@ class MergeQueue:
     ) -> None:
         self.counts = MergeCounts()
         self._root = root
+        self._git = TreeGit(root)
         self._branch = branch
         self._candidate_ref = candidate_ref
         self._checks = checks
@@ -88,11 +85,6 @@ class MergeQueue:
         self._waiting: list[tuple[Change, Future[Verdict]]] = []
         self._lock = threading.Lock()
         self._turn = threading.Lock()
-        if not runs_in("git", os.path.realpath(root)):
-            # Of a git that was killed with an earlier relay.
-            delete_quietly(
-                self._git("rev-parse", "--path-format=absolute", "--git-path", "index.lock")
-            )
 
     @property
     def waiting_count(self) -> int:
@@ -166,7 +158,9 @@ class MergeQueue:
         )
         if not files:
             return None
-        return Rejection(f"it changes {_listed(files)}, which --protect keeps from items", True)
+        return Rejection(
+            sanitize(f"it changes {first_of(files)}, which --protect keeps from items"), True
+        )
 
     def _merge_all(self, answers: dict[Change, Future[Verdict]]) -> None:
         """Merge a batch, until each has its answer.
@@ -267,7 +261,7 @@ class MergeQueue:
         if not self._branch.move(commit, candidate.base):
             return False
         self._count(merged=count)
-        names = _listed([change.name for change in candidate.changes[:count]])
+        names = first_of([change.name for change in candidate.changes[:count]])
         self._tell(
             f"merged: {names} ({self._branch.name.removeprefix('refs/heads/')}@{commit[:9]})"
         )
@@ -278,7 +272,8 @@ class MergeQueue:
         path = conflicts[0].path
         other = self._branch.last_change(path, self._branch.base, tip)
         whose = "" if other is None else f" with {other[:80]}"
-        return Rejection(f"conflict{whose}: {_listed([str(one) for one in conflicts])}")
+        # The name of a file may be no text, which the store would refuse.
+        return Rejection(sanitize(f"conflict{whose}: {first_of([str(one) for one in conflicts])}"))
 
     def _check_out(self, commit: str) -> None:
         self._git("checkout", "--quiet", "--detach", "--force", commit)
@@ -288,14 +283,6 @@ class MergeQueue:
     def _count(self, **more: int) -> None:
         old = self.counts._asdict()
         self.counts = MergeCounts(**{name: old[name] + more.get(name, 0) for name in old})
-
-    def _git(self, *arguments: str) -> str:
-        return BoundedGit(self._root, GIT_SECONDS)(*arguments)
-
-
-def _listed(names: Sequence[str]) -> str:
-    shown = ", ".join(names[:MAX_SHOWN])
-    return shown if len(names) <= MAX_SHOWN else f"{shown} and {len(names) - MAX_SHOWN} more"
 
 
 def kept_by_clean(paths: Sequence[str]) -> list[str]:

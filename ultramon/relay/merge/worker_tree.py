@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import threading
 from typing import TYPE_CHECKING
 
@@ -10,12 +9,12 @@ from ultramon.errors import WorkspaceError
 from ultramon.relay.merge.branch import GIT_SECONDS, TRAILER, MergedItem
 from ultramon.relay.merge.candidate import Change
 from ultramon.relay.merge.queue import kept_by_clean
+from ultramon.relay.merge.tree_git import TreeGit
 from ultramon.relay.merge.trees import merge_trees
 from ultramon.relay.runs.item_names import ItemNames
 from ultramon.state.prompt_text import one_line
-from ultramon.system.files import delete_quietly
 from ultramon.system.git_trees import BoundedGit, write_tree
-from ultramon.system.process_search import runs_in
+from ultramon.system.terminal_text import first_of, sanitize
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -53,6 +52,7 @@ class WorkerTree:
     ) -> None:
         self.number = number
         self._root = root
+        self._git = TreeGit(root)
         self._folder = folder
         self._refs = refs
         self._branch = branch
@@ -73,11 +73,6 @@ class WorkerTree:
             WorkspaceError: git refused, or took too long.
         """
         with self._lock:
-            if not runs_in("git", os.path.realpath(self._root)):
-                # Of a git that was ended with the context before.
-                delete_quietly(
-                    self._git("rev-parse", "--path-format=absolute", "--git-path", "index.lock")
-                )
             note = None
             target = self._find(f"worker-{self.number}-next")
             if target is None:
@@ -186,7 +181,7 @@ class WorkerTree:
             theirs = self._git("rev-parse", f"{left}^{{tree}}")
             merged = merge_trees(self._root, base, tree, theirs, seconds=GIT_SECONDS)
             if merged.conflicts:
-                files = ", ".join(str(one) for one in merged.conflicts[:3])
+                files = sanitize(first_of([str(one) for one in merged.conflicts]))
                 note = (
                     f"what context {continued} left half done does not fit on the branch any more "
                     f"({files}): it is kept as {left[:12]}, see `git show {left[:12]}`"
@@ -242,9 +237,4 @@ class WorkerTree:
 
     def _update(self, *lines: str) -> None:
         """Change several refs at once, or none of them."""
-        BoundedGit(self._root, GIT_SECONDS)(
-            "update-ref", "--stdin", given="".join(f"{line}\n" for line in lines)
-        )
-
-    def _git(self, *arguments: str) -> str:
-        return BoundedGit(self._root, GIT_SECONDS)(*arguments)
+        self._git("update-ref", "--stdin", given="".join(f"{line}\n" for line in lines))
