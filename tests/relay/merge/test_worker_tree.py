@@ -176,22 +176,14 @@ def test_a_context_that_leaves_nothing_keeps_nothing(project, place, tree):
     assert git(project.top, "for-each-ref", f"{REFS}/left-1") == ""
 
 
-@pytest.mark.parametrize("broken", ["worker-1-next", "index.lock"])
-def test_a_beginning_that_was_cut_off_is_made_again(project, place, tree, broken):
+def test_a_beginning_that_was_cut_off_is_made_again(project, place, tree):
     """Its git was killed while it wrote the files."""
     (place / "half.txt").write_text("half\n")
     tree.leave(1)
     tree.begin(1)
     (place / "half.txt").unlink()
-    if broken == "index.lock":
-        (project.top / ".git" / "worktrees" / "worker" / "index.lock").touch()
-        tree.begin(1)
-    else:
-        tip, target = project.tip, git(project.top, "rev-parse", f"{REFS}/left-1^{{tree}}")
-        commit = git(project.top, "commit-tree", target, "-p", tip, "-m", "-")
-        git(project.top, "update-ref", f"{REFS}/{broken}", commit)
-        tree.begin(None)
-        assert git(project.top, "for-each-ref", f"{REFS}/{broken}") == ""
+    (project.top / ".git" / "worktrees" / "worker" / "index.lock").touch()
+    tree.begin(1)
     assert (place / "half.txt").read_text() == "half\n"
 
 
@@ -208,3 +200,60 @@ def test_an_item_that_was_taken_is_kept_when_another_context_has_begun(project, 
         tree.kept(item(1, "job.2"), "one")
     with pytest.raises(WorkspaceError, match="was not kept"):
         tree.kept(item(2), "two")
+
+
+def test_a_beginning_that_was_cut_off_is_not_taken_for_another_one(project, place, tree):
+    """It was made for the work of one context, and the next that begins here continues another."""
+    for number in (1, 2):
+        (place / f"half-{number}.txt").write_text("half\n")
+        tree.leave(number)
+        (place / f"half-{number}.txt").unlink()
+    (project.top / ".git" / "worktrees" / "worker" / "HEAD.lock").mkdir()
+    with pytest.raises(WorkspaceError):
+        tree.begin(1)
+    (project.top / ".git" / "worktrees" / "worker" / "HEAD.lock").rmdir()
+    tree.begin(2)
+    assert {path.name for path in place.glob("half-*")} == {"half-2.txt"}
+
+
+def test_a_context_begins_in_no_rebase_of_the_one_before(project, place, tree):
+    """`git rebase --abort` would bring back the commits of another context."""
+    for text in ("one\n", "two\n"):
+        git(place, "checkout", "-q", "--detach", "main")
+        (place / "a.txt").write_text(text)
+        git(place, "commit", "-qam", text)
+        git(place, "tag", f"at-{text.strip()}")
+    assert "CONFLICT" in git(place, "rebase", "at-one", check=False)
+    tree.leave(1)
+    tree.begin(None)
+    assert "rebase" not in git(place, "status")
+    assert git(place, "status", "--porcelain") == ""
+    assert git(place, "rev-parse", "HEAD") == project.tip
+
+
+def test_a_repository_that_a_context_has_left_in_its_tree_is_not_deleted(project, place, tree):
+    """What was committed in it is nowhere else."""
+    inner = place / "inner"
+    inner.mkdir()
+    git(inner, "init", "-q")
+    git(inner, "commit", "-q", "--allow-empty", "-m", "of the agent")
+    tree.leave(1)
+    tree.begin(None)
+    assert git(inner, "log", "--format=%s") == "of the agent"
+
+
+@pytest.mark.parametrize(
+    "config", ["core.autocrlf=true", "core.autocrlf=input", "core.safecrlf=true"]
+)
+def test_line_ends_that_git_converts_are_no_change(project, place, tree, config):
+    git(project.top, "config", *config.split("="))
+    (place / "one.txt").write_bytes(b"1\n")
+    (place / "two.txt").write_bytes(b"2\r\n")
+    first = tree.take(item(1), "one")
+    assert changed(project, first) == ["one.txt", "two.txt"]
+    assert project.queue().merge(first) is True
+    tree.leave(1)
+    tree.begin(None)
+    assert git(place, "status", "--porcelain") == ""
+    (place / "3.txt").write_bytes(b"3\r\n")
+    assert changed(project, tree.take(item(2), "two")) == ["3.txt"]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 import threading
 from typing import TYPE_CHECKING
 
@@ -23,6 +24,8 @@ if TYPE_CHECKING:
 
 _HEAD = "Ultramon-Head"
 """The commit that was checked out when a tree was taken."""
+_IN_PROGRESS = ("rebase-merge", "rebase-apply", "sequencer")
+"""What git keeps of a command that its agent has neither continued nor aborted."""
 
 
 class WorkerTree:
@@ -73,21 +76,17 @@ class WorkerTree:
             WorkspaceError: git refused, or took too long.
         """
         with self._lock:
-            note = None
-            target = self._find(f"worker-{self.number}-next")
-            if target is None:
-                target, note = self._prepare(continued)
-                self._git("update-ref", f"{self._refs}/worker-{self.number}-next", target)
-            tip = self._git("rev-parse", f"{target}^")
+            tip = self._branch.tip
+            tree, note = self._prepare(continued, tip)
+            for name in _IN_PROGRESS:
+                path = self._git("rev-parse", "--path-format=absolute", "--git-path", name)
+                shutil.rmtree(path, ignore_errors=True)
             self._git("checkout", "--quiet", "--force", "--detach", tip)
-            # All of it is kept: what a context left, when it ended.
-            self._git("clean", "-ffdq", *kept_by_clean(self._left_out))
-            self._git("read-tree", "--reset", "-u", f"{target}^{{tree}}")
+            # All of it is kept: what a context left, when it ended. Repositories in it stay.
+            self._git("clean", "-fdq", *kept_by_clean(self._left_out))
+            self._git("read-tree", "--reset", "-u", tree)
             self._git("reset", "--quiet")
-            self._update(
-                f"update {self._refs}/worker-{self.number} {tip}",
-                f"delete {self._refs}/worker-{self.number}-next",
-            )
+            self._git("update-ref", f"{self._refs}/worker-{self.number}", tip)
             return note
 
     def take(self, item: MergedItem, name: str) -> Change:
@@ -171,9 +170,8 @@ class WorkerTree:
         named = (commit for commit, _, message in entries if names.find(one_line(message)))
         return next(named, entries[0][0])
 
-    def _prepare(self, continued: int | None) -> tuple[str, str | None]:
-        """Return a commit with the files of the next context on top of the branch, and a note."""
-        tip = self._branch.tip
+    def _prepare(self, continued: int | None, tip: str) -> tuple[str, str | None]:
+        """Return the tree with which the next context begins on a commit, and a note."""
         tree, note = self._git("rev-parse", f"{tip}^{{tree}}"), None
         left = None if continued is None else self._find(f"left-{continued}")
         if left is not None:
@@ -188,7 +186,7 @@ class WorkerTree:
                 )
             else:
                 tree = merged.tree
-        return self._git("commit-tree", tree, "-p", tip, "-m", "-"), note
+        return tree, note
 
     def _merged(self, last: str, known: str, tree: str) -> str:
         """Return an item as it was, with what has changed in the tree since the last one."""
@@ -204,8 +202,11 @@ class WorkerTree:
         return self._branch.base if found is None else found
 
     def _write(self) -> str:
+        listed = self._git("ls-files", "--others", "--exclude-standard", "-z").split("\0")
+        # A repository in the tree: of one all that could be stored is the id of its commit.
+        left_out = (*self._left_out, *(name for name in listed if name.endswith("/")))
         return write_tree(
-            self._root, folder=self._folder, seconds=GIT_SECONDS, left_out=self._left_out
+            self._root, folder=self._folder, seconds=GIT_SECONDS, left_out=left_out
         ).tree
 
     def _commit(self, tree: str, parent: str, name: str, item: MergedItem | None, head: str) -> str:
