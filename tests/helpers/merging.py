@@ -70,9 +70,9 @@ class Project:
         message = git(self.top, "log", "-1", "--format=%B", commit)
         return Change(item, name, before, commit, message, commit)
 
-    def queue(self, *, batch: int = 4, **checks) -> MergeQueue:
+    def queue(self, *, batch: int = 4, folder: str | None = None, **checks) -> MergeQueue:
         """Return a queue; its tree is green while no file has a line BAD."""
-        branch = RunBranch(str(self.top), BRANCH, self.base)
+        branch = RunBranch(str(self.top), BRANCH, self.base, folder)
         given = {"item": None, "tree": self.check_tree, **checks}
         return MergeQueue(
             str(self.checked), branch, CANDIDATE, Checks(**given), batch=batch,

@@ -182,19 +182,6 @@ def test_what_the_user_commits_on_the_branch_stays(project):
     assert git(project.top, "merge-base", mine, BRANCH) == mine
 
 
-def test_a_branch_that_is_checked_out_is_not_moved(project):
-    git(project.top, "checkout", "-q", BRANCH.removeprefix("refs/heads/"))
-    tip = project.tip
-    git(project.top, "checkout", "-q", "main")
-    change = project.change(1, {"1.txt": "1\n"})
-    git(project.top, "checkout", "-q", BRANCH.removeprefix("refs/heads/"))
-    with pytest.raises(WorkspaceError, match="checked out"):
-        project.queue().merge(change)
-    assert project.tip == tip
-    git(project.top, "checkout", "-q", "main")
-    assert project.queue().merge(change) is True
-
-
 def test_an_error_reaches_everybody_who_waits_and_the_queue_works_on(project):
     changes = [project.change(number, {f"{number}.txt": f"{number}\n"}) for number in (1, 2)]
     queue = project.queue()
@@ -324,3 +311,46 @@ def test_a_git_that_was_killed_in_the_queues_tree_stops_no_later_merge(project):
     assert queue.merge(project.change(2, {"2.txt": "two\n"})) is True
     (project.top / ".git" / "refs" / "ultramon" / "job" / "candidate.lock").touch()
     assert queue.merge(project.change(3, {"3.txt": "three\n"})) is True
+
+
+def test_a_merge_waits_while_the_user_has_the_branch_checked_out(project):
+    """It is no item's fault: none is rejected for it, and none is done again."""
+    queue = project.queue()
+    change = project.change(1, {"1.txt": "one\n"})
+    git(project.top, "checkout", "-q", "ultramon/job")
+    with ThreadPoolExecutor(1) as threads:
+        answer = threads.submit(queue.merge, change)
+        until(lambda: any("waits" in line for line in project.lines))
+        assert project.tip == project.base
+        (project.top / "mine.txt").write_text("mine\n")
+        git(project.top, "add", "mine.txt")
+        git(project.top, "commit", "-qm", "Of the user")
+        assert not answer.done()
+        git(project.top, "checkout", "-q", "main")
+        assert answer.result() is True
+    assert set(project.files(project.tip)) >= {"1.txt", "mine.txt"}
+    assert len([line for line in project.lines if "waits" in line]) == 1
+
+
+def test_a_merge_that_waits_ends_with_the_relay(project):
+    queue = project.queue()
+    change = project.change(1, {"1.txt": "one\n"})
+    git(project.top, "checkout", "-q", "ultramon/job")
+    with ThreadPoolExecutor(1) as threads:
+        answer = threads.submit(queue.merge, change)
+        until(lambda: any("waits" in line for line in project.lines))
+        queue.close()
+        with pytest.raises(WorkspaceError, match="has refs/heads/ultramon/job checked out"):
+            answer.result()
+
+
+def test_an_agent_that_checks_the_branch_out_keeps_no_item_from_it(project):
+    """Its tree is one of the run's own: its files and its index stay as they are."""
+    place = project.top.parent / "workers" / "2"
+    git(project.top, "worktree", "add", "-q", str(place), "ultramon/job")
+    (place / "begun.txt").write_text("begun\n")
+    queue = project.queue(folder=str(project.top.parent / "workers"))
+    assert queue.merge(project.change(1, {"1.txt": "one\n"})) is True
+    assert git(place, "rev-parse", "--abbrev-ref", "HEAD") == "HEAD"
+    assert git(place, "rev-parse", "HEAD") == project.base
+    assert git(place, "status", "--porcelain") == "?? begun.txt"

@@ -29,6 +29,10 @@ class MergedItem(NamedTuple):
     """The context that made it."""
 
 
+class CheckedOutError(WorkspaceError):
+    """A tree of the user has the branch checked out: moved now, its files would not follow."""
+
+
 class RunBranch:
     """The branch that a run's verified work goes to.
 
@@ -36,12 +40,14 @@ class RunBranch:
         root: The top of a working tree of the repository.
         name: Full name of the ref.
         base: The commit at which the run began.
+        folder: The trees below it are those of the run; None = there are none.
     """
 
-    def __init__(self, root: str, name: str, base: str) -> None:
+    def __init__(self, root: str, name: str, base: str, folder: str | None = None) -> None:
         self.name = name
         self.base = base
         self._root = root
+        self._folder = folder and os.path.join(os.path.realpath(folder), "")
         common = self._git("rev-parse", "--path-format=absolute", "--git-common-dir")
         self._lock = os.path.join(os.path.realpath(common), f"{name}.lock")
         # Beside what the worktrees share lies the user's own tree, as a rule.
@@ -81,13 +87,17 @@ class RunBranch:
     def move(self, new: str, old: str) -> bool:
         """Have the branch name another commit; return whether it named the old one until now.
 
+        A tree of the run that has it checked out is detached first, and stays as it is.
+
         Raises:
-            WorkspaceError: It is checked out somewhere, where files would not follow; git refused;
-                or another git holds it.
+            CheckedOutError: A tree of the user has it checked out.
+            WorkspaceError: git refused, or another git holds it.
         """
         if (place := self._checked_out()) is not None:
-            advice = f"switch that tree to another branch: {self.name} moves without its files"
-            raise WorkspaceError(place, f"has {self.name} checked out", advice)
+            if not (self._folder and os.path.realpath(place).startswith(self._folder)):
+                advice = f"switch that tree to another branch: {self.name} moves without its files"
+                raise CheckedOutError(place, f"has {self.name} checked out", advice)
+            BoundedGit(place, GIT_SECONDS)("update-ref", "--no-deref", "HEAD", old)
         deadline = time.monotonic() + LOCK_SECONDS
         while True:
             git = BoundedGit(self._root, GIT_SECONDS)

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from ultramon.errors import WorkspaceError
 from ultramon.fleet.supervise.verification import Rejection
-from ultramon.relay.merge.branch import GIT_SECONDS
+from ultramon.relay.merge.branch import GIT_SECONDS, CheckedOutError
 from ultramon.relay.merge.candidate import build
 from ultramon.relay.merge.tree_git import TreeGit
 from ultramon.relay.merge.trees import changed_files
@@ -26,6 +26,9 @@ if TYPE_CHECKING:
 
 MAX_MOVES = 5
 """So often in a row the branch may be moved by somebody else before a merge gives up."""
+
+
+_LOOK_SECONDS = 1.0
 
 
 class Checks(NamedTuple):
@@ -85,6 +88,7 @@ class MergeQueue:
         self._waiting: list[tuple[Change, Future[Verdict]]] = []
         self._lock = threading.Lock()
         self._turn = threading.Lock()
+        self._closed = threading.Event()
 
     @property
     def waiting_count(self) -> int:
@@ -116,7 +120,8 @@ class MergeQueue:
     def merge(self, change: Change) -> Verdict:
         """Merge an item, and return when it is on the branch, or why it is not.
 
-        Several threads may call: one of them merges for all that wait.
+        Several threads may call: one of them merges for all that wait. While the user has the
+        branch checked out, they wait for the end of that.
 
         Raises:
             WorkspaceError: git refused, or the branch cannot be moved.
@@ -145,7 +150,8 @@ class MergeQueue:
         return answer.result()
 
     def close(self) -> None:
-        """Let go of the last candidate; what was merged does not need it."""
+        """End a merge that waits, and let go of the last candidate."""
+        self._closed.set()
         self._git("update-ref", "-d", self._candidate_ref)
 
     def _refuse(self, change: Change) -> Rejection | None:
@@ -258,8 +264,19 @@ class MergeQueue:
 
     def _move(self, candidate: Candidate, count: int) -> bool:
         commit = candidate.commits[count - 1]
-        if not self._branch.move(commit, candidate.base):
-            return False
+        has_told = False
+        while True:
+            try:
+                if not self._branch.move(commit, candidate.base):
+                    return False
+                break
+            except CheckedOutError as error:
+                if self._closed.is_set():
+                    raise
+                if not has_told:
+                    self._tell(f"merging waits: {error}")
+                has_told = True
+                self._closed.wait(_LOOK_SECONDS)
         self._count(merged=count)
         names = first_of([change.name for change in candidate.changes[:count]])
         self._tell(

@@ -54,7 +54,9 @@ class Merging:
         assert judged.base is not None
         self._run = run
         refs = f"refs/{BRANCHES}/{run.name}"
-        self._branch = branch = RunBranch(judged.root, f"refs/heads/{judged.branch}", judged.base)
+        self._branch = branch = RunBranch(
+            judged.root, f"refs/heads/{judged.branch}", judged.base, run.workspace.folder
+        )
         self._numbers = {name: number for number, name in enumerate(run.items, 1)}
         self._workers = {
             one.worker: _Worker(
