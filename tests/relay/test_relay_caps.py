@@ -76,3 +76,18 @@ def test_dollars_are_a_cap_though_the_client_names_no_price(relay, name):
     assert (code, result["stop"]["kind"]) == (5, "budget"), told
     assert asked(api) == 3
     assert result["contexts"][0]["list_usd"] == pytest.approx(60_003 * usd, rel=0.01)
+
+
+@pytest.mark.parametrize("name", ["codex"])
+def test_a_cap_holds_for_all_contexts_together(relay, name):
+    """Of two that work at the same time each passes its share by one reply at most."""
+    with relay.client.api({"MAIN": STEPS * 2}) as api:
+        code, result, told = finish(
+            relay.begin(*relay.items("a", "b"), *CHECK, "--workers", "2", "--max-tokens", "200k"),
+            SECONDS,
+        )
+    assert (code, result["stop"]["kind"]) == (5, "budget"), told
+    assert len(result["contexts"]) == 2
+    each = [spent(context) for context in result["contexts"]]
+    # Each is ended before its next request, once its share is spent.
+    assert 200_000 <= sum(each) < 200_000 + 2 * 21_000, (each, asked(api))

@@ -2,7 +2,7 @@
 
 import pytest
 
-from ultramon.hosts.calls.spending import FOLDER, SPENT_SUFFIX, Reserve, Spent
+from ultramon.hosts.calls.spending import FOLDER, SPENT_SUFFIX, Reserve, Spent, read_reserve
 from ultramon.hosts.transcripts.records import Report
 from ultramon.prices.price_list import PriceList
 from ultramon.relay.choices import RelayChoices
@@ -93,3 +93,42 @@ def test_a_context_that_continues_after_a_limit_costs_more(tmp_path, max_usd):
     assert run.settle() == pytest.approx(usd(MODEL, 1_000))
     run.record.spent += SpentTokens(2_000)
     assert run.settle() == pytest.approx(usd(MODEL, 3_000))
+
+
+class Contexts:
+    """Two contexts that run beside each other, and what their hooks have counted."""
+
+    def __init__(self, path):
+        self.path = str(path)
+        self.records = [ContextRecord(number, "s", 0.0) for number in (1, 2)]
+        choices = RelayChoices("g", self.path, max_tokens=1_000)
+        self.spending = RunSpending(choices, self.path, self.records, print, PRICES)
+        for number in (1, 2):
+            self.spending.reserve(f"job.{number}", MODEL)
+
+    def counted(self, number, tokens):
+        spent = Spent()
+        spent.add(Report("m", MODEL, MODEL, tokens, 0, 0, 0), Reserve(1_000, None, {}))
+        with open(f"{self.path}/{FOLDER}/job.{number}{SPENT_SUFFIX}", "wb") as file:
+            file.write(compact_json.dumps(spent.to_json()).encode())
+
+    @property
+    def reserves(self):
+        return [read_reserve(self.path, f"job.{number}").tokens for number in (1, 2)]
+
+
+def test_what_a_context_has_not_spent_is_there_for_the_one_that_is_left(tmp_path):
+    run = Contexts(tmp_path)
+    assert run.reserves == [500, 500]
+    run.counted(2, 100)
+    run.spending.settle(run.records[1], "job.2", None)
+    assert run.reserves[0] == 900
+
+
+def test_what_a_context_has_spent_before_a_limit_is_counted_once(tmp_path):
+    run = Contexts(tmp_path)
+    run.counted(1, 300)
+    run.spending.settle(run.records[0], "job.1", None)
+    run.spending.follow("job.1")
+    run.spending.follow("job.2")
+    assert sum(run.reserves) == 1_000

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import os
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from ultramon.context.token_usage import TokenUsage
+from ultramon.errors import StateError
 from ultramon.hosts.calls.spending import (
     FOLDER,
     KIND_COUNT,
@@ -18,10 +20,11 @@ from ultramon.prices.cost import dollars
 from ultramon.relay.launchers.outcome import SpentTokens
 from ultramon.relay.runs.reserve_shares import share_out
 from ultramon.relay.runs.result import Stop, millions
+from ultramon.relay.runs.run_reader import number_of
 from ultramon.system.files import make_private_directory
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+    from collections.abc import Callable, Iterable, Iterator
 
     from ultramon.prices.price_list import PriceList
     from ultramon.relay.choices import RelayChoices
@@ -68,7 +71,7 @@ class RunSpending:
     @property
     def usd(self) -> float:
         """Their cost as far as it is known: of two counts the higher one is held by a cap."""
-        return sum(max(one.cost_usd or 0.0, one.list_usd or 0.0) for one in self.contexts)
+        return sum(map(_known_usd, self.contexts))
 
     def stop(self) -> Stop | None:
         """Return why no further context may begin; None = one may."""
@@ -109,8 +112,8 @@ class RunSpending:
     def follow(self, agent_id: str) -> None:
         """Keep the reserve of a running context up to date.
 
-        The models that it has used and the reserve does not know are weighed, and where several
-        contexts run, what is left is parted anew.
+        The models that it has used and the reserve does not know are weighed, and what is left
+        is parted anew among the contexts that run.
 
         Called at each look at its process: a look without news costs one `os.stat`.
 
@@ -138,16 +141,22 @@ class RunSpending:
     @property
     def _left_tokens(self) -> int:
         """What is left for the contexts that run."""
-        return max(0, (self.choices.max_tokens or 0) - self.tokens)
+        spent = sum(one.spent.all_tokens for one in self._ended)
+        return max(0, (self.choices.max_tokens or 0) - spent)
 
     @property
     def _left_nano_usd(self) -> int:
-        return max(0, round(((self.choices.max_usd or 0.0) - self.usd) * NANO))
+        usd = sum(map(_known_usd, self._ended))
+        return max(0, round(((self.choices.max_usd or 0.0) - usd) * NANO))
+
+    @property
+    def _ended(self) -> Iterator[ContextRecord]:
+        """Those that do not run: of one that continues after a limit the hooks count all."""
+        running = {number_of(agent_id) for agent_id in self._running}
+        return (one for one in self.contexts if one.number not in running)
 
     def _share_out(self) -> None:
-        """Part what is left among the contexts that run, where there are several."""
-        if len(self._running) < 2:
-            return
+        """Part what is left among the contexts that run."""
         known = []
         for agent_id in sorted(self._running):
             try:
@@ -213,6 +222,8 @@ class RunSpending:
         priced_usd = None if is_larger and counted_usd else self._price(record.spent, state)
         known = [usd for usd in (counted_usd, priced_usd) if usd is not None]
         record.list_usd = max(known, default=record.list_usd)
+        with suppress(StateError):  # the next look at one of the others parts it
+            self._share_out()
 
     def _price(self, spent: SpentTokens, state: StateRecord | None) -> float | None:
         if state is None or spent == SpentTokens():
@@ -249,6 +260,10 @@ class RunSpending:
         self._weigh(reserve, dict.fromkeys(model for model, _, _ in waiting))
         late = sum(reserve.weigh(*reply) or 0 for reply in waiting)
         return (sum(one.all_nano_usd for one in counted) + late) / NANO or None, is_larger
+
+
+def _known_usd(record: ContextRecord) -> float:
+    return max(record.cost_usd or 0.0, record.list_usd or 0.0)
 
 
 def _or_zero(amount: int | None) -> int:
