@@ -87,7 +87,8 @@ def test_a_cap_holds_for_all_contexts_together(relay, name):
             SECONDS,
         )
     assert (code, result["stop"]["kind"]) == (5, "budget"), told
-    assert len(result["contexts"]) == 2
+    # A third one may have begun with what the first one to end has left.
+    assert len(result["contexts"]) >= 2
     each = [spent(context) for context in result["contexts"]]
     # Each is ended before its next request, once its share is spent.
     assert 200_000 <= sum(each) < 200_000 + 2 * 21_000, (each, asked(api))

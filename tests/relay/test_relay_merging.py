@@ -251,3 +251,35 @@ def test_a_run_that_continues_with_fewer_workers_loses_no_work_of_the_others(pro
     assert (code, counts(result)) == (0, {"assigned": 4, "verified": 4}), told
     assert sorted(merged(project)) == names
     assert sorted(line.split()[1] for line in done.read_text().splitlines()) == names
+
+
+def test_ctrl_c_has_all_contexts_hand_over_and_what_they_have_done_is_merged(project):
+    names = [f"{number}" for number in range(40)]
+    relay = begin(project, *project.items(*names), *CHECK, *TREE, "--workers", "2", TAKES="0.3")
+    done = project.directory / "workers"
+    until(lambda: done.exists() and len(workers(project)) == 2, relay)
+    relay.send_signal(signal.SIGINT)
+    code, result, told = finish(relay, SECONDS)
+    made = [line.split()[1] for line in done.read_text().splitlines()]
+    assert code == 130, told
+    assert 2 <= len(made) < len(names)
+    assert sorted(merged(project)) == sorted(made), told
+    assert counts(result)["verified"] == len(made)
+    assert counts(result).get("claimed", 0) == 0
+    assert not processes_with(marks_of(project.state))
+    assert_untouched(project)
+
+
+def test_a_branch_that_the_user_has_checked_out_costs_no_context(project):
+    names = [f"{number}" for number in range(4)]
+    given = (*project.items(*names), *CHECK, *TREE, "--workers", "2")
+    relay = begin(project, *given, TAKES="0.2")
+    until(lambda: relay_lines(relay).count(" begins") == 2, relay)
+    project.git("checkout", "-q", BRANCH)
+    until(lambda: "merging waits" in relay_lines(relay), relay)
+    project.git("checkout", "-q", "main")
+    code, result, told = finish(relay, SECONDS)
+    assert (code, counts(result)) == (0, {"assigned": 4, "verified": 4}), told
+    assert sorted(merged(project)) == names
+    assert len((project.directory / "workers").read_text().splitlines()) == len(names)
+    assert_untouched(project)
