@@ -283,3 +283,27 @@ def test_a_branch_that_the_user_has_checked_out_costs_no_context(project):
     assert sorted(merged(project)) == names
     assert len((project.directory / "workers").read_text().splitlines()) == len(names)
     assert_untouched(project)
+
+
+def test_protected_paths_are_those_of_the_directory_in_which_the_relay_was_begun(project):
+    """As the user sees them there, and as the checks run there."""
+    inner = project.path / "inner"
+    (inner / "made").mkdir(parents=True)
+    (inner / "made" / "judge").write_text("strict\n")
+    project.git("add", ".")
+    project.git("commit", "-qm", "second")
+    items = project.items("judge-weaker", "1")
+    project.path = inner
+    code, result, told = finish(
+        begin(project, *items, *CHECK, "--workers", "2", "--protect", "made/judge"), SECONDS
+    )
+    assert code == 1, told
+    assert list(result["work"]["set_aside"]) == ["judge-weaker"], told
+
+
+def test_a_protected_path_that_git_cannot_read_is_no_start(project):
+    given = (*project.items("1"), *CHECK, "--workers", "2", "--protect", "../../elsewhere")
+    _, result, told = finish(begin(project, *given), SECONDS)
+    assert result is None, told
+    assert "outside repository" in told
+    assert " begins" not in told

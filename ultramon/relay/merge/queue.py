@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import threading
 from concurrent.futures import Future
@@ -42,6 +43,8 @@ class Checks(NamedTuple):
     """Pathspecs of git: an item that changes such a file is rejected."""
     left_out: tuple[str, ...] = ()
     """Paths in the tree that belong to no commit, and stay: what its setup has made."""
+    prefix: str = ""
+    """Folder in the tree that protected pathspecs are relative to; empty = its top."""
 
 
 class MergeCounts(NamedTuple):
@@ -65,6 +68,9 @@ class MergeQueue:
         checks: What a tree must pass.
         batch: How many items are checked together.
         tell: Called with a line for each move.
+
+    Raises:
+        WorkspaceError: git refused, such as a pathspec.
     """
 
     def __init__(
@@ -89,6 +95,7 @@ class MergeQueue:
         self._lock = threading.Lock()
         self._turn = threading.Lock()
         self._closed = threading.Event()
+        self._protected_in(branch.base, branch.base)
 
     @property
     def waiting_count(self) -> int:
@@ -156,17 +163,21 @@ class MergeQueue:
 
     def _refuse(self, change: Change) -> Rejection | None:
         """Return why an item is not even tried."""
-        protected = self._checks.protected
-        if not protected:
-            return None
-        files = changed_files(
-            self._root, change.before, change.commit, seconds=GIT_SECONDS, among=protected
-        )
+        files = self._protected_in(change.before, change.commit)
         if not files:
             return None
         return Rejection(
             sanitize(f"it changes {first_of(files)}, which --protect keeps from items"), True
         )
+
+    def _protected_in(self, before: str, after: str) -> list[str]:
+        """Return the protected files in which two trees differ."""
+        protected = self._checks.protected
+        if not protected:
+            return []
+        place = os.path.join(self._root, self._checks.prefix)
+        os.makedirs(place, exist_ok=True)  # an item may have emptied it
+        return changed_files(place, before, after, seconds=GIT_SECONDS, among=protected)
 
     def _merge_all(self, answers: dict[Change, Future[Verdict]]) -> None:
         """Merge a batch, until each has its answer.

@@ -71,7 +71,7 @@ def changed_files(
     """Return the paths in which two trees differ.
 
     Args:
-        root: The top of a working tree.
+        root: A folder in a working tree, which pathspecs are relative to.
         before: Id of a tree or commit.
         after: Of the other one.
         seconds: Then git is killed.

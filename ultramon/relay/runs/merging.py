@@ -85,7 +85,13 @@ class Merging:
             judged.root,
             branch,
             f"{refs}/candidate",
-            Checks(item, self._tree, choices.protect, made_by_setup(judged)),
+            Checks(
+                item,
+                self._tree,
+                choices.protect,
+                made_by_setup(judged),
+                os.path.relpath(judged.path, judged.root),
+            ),
             batch=max(2, len(run.workspaces)),
             tell=run.tell,
         )
