@@ -46,6 +46,8 @@ def test_a_line_that_is_none_is_named(name, lines, words):
         ("src/", "src", True),
         ("src/a", "src/a.py", False),
         ("src", "tests", False),
+        (".", "src/a.py", True),
+        ("src//a/../b.py", "src/b.py", True),
     ],
 )
 def test_paths_touch_where_one_holds_the_other(one, other, expected):

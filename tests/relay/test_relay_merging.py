@@ -307,3 +307,21 @@ def test_a_protected_path_that_git_cannot_read_is_no_start(project):
     assert result is None, told
     assert "outside repository" in told
     assert " begins" not in told
+
+
+def test_items_that_are_added_may_wait_for_those_of_before(project):
+    """A circle by way of both lists is refused before anything is begun."""
+    path = project.directory / "items.jsonl"
+    path.write_text('{"item": "1"}\n{"item": "2", "after": ["1"]}\n')
+    code, _, told = finish(begin(project, "--items", str(path), *CHECK, *TREE), SECONDS)
+    assert code == 0, told
+    path.write_text('{"item": "3", "after": ["2", "nothing"]}\n')
+    code, _, told = finish(project.resume("--items", str(path), **environ(project)))
+    assert (code, "3 after nothing" in told) == (2, True), told
+    path.write_text('{"item": "3", "after": ["2"]}\n{"item": "2", "after": ["3"]}\n')
+    code, _, told = finish(project.resume("--items", str(path), **environ(project)))
+    assert (code, "no circle" in told) == (2, True), told
+    path.write_text('{"item": "3", "after": ["2"]}\n')
+    again = project.resume("--items", str(path), mode="commits", **environ(project))
+    code, result, told = finish(again, SECONDS)
+    assert (code, counts(result)) == (0, {"assigned": 3, "verified": 3}), told

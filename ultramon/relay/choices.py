@@ -147,11 +147,12 @@ class RelayChoices:
         return dict(zip(names, groups + [()] * (len(names) - len(groups)), strict=True))
 
     def check_merged(self) -> None:
-        """Check that a run can merge as it was asked to.
+        """Check that a run can merge as it was asked to, and that every item can begin once.
 
         Raises:
-            ConfigurationError: It cannot.
+            ConfigurationError: It cannot; or an item waits for what is none, or for itself.
         """
+        self.plan.check(self.items or ())
         if self.workers < 1:
             raise ConfigurationError("workers", self.workers, "1 and more")
         if self.protect and not self.is_merged:
@@ -244,8 +245,7 @@ def read_planned_items(
         file_name: Of the list.
 
     Raises:
-        ConfigurationError: As `read_items` and `read_rows`; or an item waits for what is none, or
-            for itself.
+        ConfigurationError: As `read_items` and `read_rows`.
     """
     rows = read_rows(lines, file_name)
     items, repeats = read_items(row["item"] for row in rows)
@@ -256,9 +256,7 @@ def read_planned_items(
 
     paths = {known(row["item"]): tuple(row["paths"]) for row in rows if row["paths"]}
     after = {known(row["item"]): tuple(map(known, row["after"])) for row in rows if row["after"]}
-    plan = ItemPlan(paths, after)
-    plan.check(items)
-    return items, repeats, plan
+    return items, repeats, ItemPlan(paths, after)
 
 
 def task_name(item: str) -> str:

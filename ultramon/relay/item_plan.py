@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import posixpath
 from dataclasses import dataclass, field
 from graphlib import CycleError, TopologicalSorter
 from typing import TYPE_CHECKING, Any
@@ -82,8 +83,13 @@ class ItemPlan:
 
 def touch(one: str, other: str) -> bool:
     """Return whether two paths are the same, or one of them is a folder that holds the other."""
-    first, second = (f"{path.removeprefix('./').rstrip('/')}/" for path in (one, other))
+    first, second = map(_as_folder, (one, other))
     return first.startswith(second) or second.startswith(first)
+
+
+def _as_folder(path: str) -> str:
+    name = posixpath.normpath(path)
+    return "" if name == "." else f"{name}/"
 
 
 def read_rows(lines: Iterable[str], name: str) -> list[dict[str, Any]]:
