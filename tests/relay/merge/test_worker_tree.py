@@ -257,3 +257,17 @@ def test_line_ends_that_git_converts_are_no_change(project, place, tree, config)
     assert git(place, "status", "--porcelain") == ""
     (place / "3.txt").write_bytes(b"3\r\n")
     assert changed(project, tree.take(item(2), "two")) == ["3.txt"]
+
+
+def test_what_a_context_left_is_kept_at_last_when_another_one_begins(project, place, tree):
+    """The git that should have kept it was killed, or its relay was."""
+    (place / "half.txt").write_text("half\n")
+    tree.begin(None, before=1)
+    assert not (place / "half.txt").exists()
+    assert git(project.top, "show", f"{REFS}/left-1:half.txt") == "half"
+    tree.begin(1, before=1)
+    assert (place / "half.txt").exists()
+    # What is kept is not replaced by what was made of it.
+    (place / "half.txt").unlink()
+    tree.begin(None, before=1)
+    assert git(project.top, "show", f"{REFS}/left-1:half.txt") == "half"

@@ -62,12 +62,14 @@ class WorkerTree:
         self._left_out = left_out
         self._lock = threading.Lock()
 
-    def begin(self, continued: int | None) -> str | None:
+    def begin(self, continued: int | None, before: int | None = None) -> str | None:
         """Check out the branch as it is now, for a context that begins.
 
         Args:
             continued: The number of the context whose work it continues; what that one left half
                 done is put on top, uncommitted. None = it continues none.
+            before: The number of the context that was in this tree last; what that one left is
+                kept now, where it was not. None = there was none.
 
         Returns:
             What there is to say where that does not fit any more; else None.
@@ -76,6 +78,8 @@ class WorkerTree:
             WorkspaceError: git refused, or took too long.
         """
         with self._lock:
+            if before is not None and self._find(f"left-{before}") is None:
+                self._leave(before)
             tip = self._branch.tip
             tree, note = self._prepare(continued, tip)
             for name in _IN_PROGRESS:
@@ -153,11 +157,14 @@ class WorkerTree:
             WorkspaceError: git refused, or took too long.
         """
         with self._lock:
-            last, tree = self._last(), self._write()
-            if tree == self._git("rev-parse", f"{last}^{{tree}}"):
-                return
-            left = self._git("commit-tree", tree, "-p", last, "-m", f"Left by context {context}")
-            self._git("update-ref", f"{self._refs}/left-{context}", left)
+            self._leave(context)
+
+    def _leave(self, context: int) -> None:
+        last, tree = self._last(), self._write()
+        if tree == self._git("rev-parse", f"{last}^{{tree}}"):
+            return
+        left = self._git("commit-tree", tree, "-p", last, "-m", f"Left by context {context}")
+        self._git("update-ref", f"{self._refs}/left-{context}", left)
 
     def _commit_of(self, name: str, before: str) -> str:
         """Return the last commit since another one that names an item, else the last of all."""

@@ -137,8 +137,9 @@ class Merging:
         # What git ignores is in its tree still: what it has built.
         number = before.worker if before is not None and before.worker in free else free[0]
         worker = self._workers[number]
-        note = worker.tree.begin(None if before is None else before.number)
-        return worker.workspace, note
+        there = [one.number for one in run.contexts if one.worker == number]
+        continued = None if before is None else before.number
+        return worker.workspace, worker.tree.begin(continued, max(there, default=None))
 
     def verify(self, name: str) -> Verdict:
         """Return whether an item is on the branch: checked where it was made, then merged.
