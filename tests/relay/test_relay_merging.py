@@ -325,3 +325,26 @@ def test_items_that_are_added_may_wait_for_those_of_before(project):
     again = project.resume("--items", str(path), mode="commits", **environ(project))
     code, result, told = finish(again, SECONDS)
     assert (code, counts(result)) == (0, {"assigned": 3, "verified": 3}), told
+
+
+def test_a_tree_check_that_fails_without_any_item_stops_the_run_and_rejects_none(project):
+    """What it depends on is mended, and what was done is merged: no item is done again."""
+    names = [f"{number}" for number in range(6)]
+    broken = project.directory / "broken"
+    tree = ("--verify-all", f"test ! -e {broken}")
+    given = (*project.items(*names), *CHECK, *tree, "--workers", "2", "--grace", "1s")
+    relay = begin(project, *given, TAKES="0.2")
+    until(lambda: "merged: " in relay_lines(relay), relay)
+    broken.touch()
+    code, result, told = finish(relay, SECONDS)
+    assert result["stop"]["kind"] == "failed", told
+    assert "fails without any item" in result["stop"]["words"]
+    assert counts(result).get("set_aside", 0) == 0
+    assert counts(result)["claimed"] > 0
+    assert "not confirmed" not in told
+    broken.unlink()
+    again = project.resume(mode="commits", **environ(project))
+    code, result, told = finish(again, SECONDS)
+    assert (code, counts(result)) == (0, {"assigned": 6, "verified": 6}), told
+    assert sorted(merged(project)) == names
+    assert_untouched(project)

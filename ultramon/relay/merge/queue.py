@@ -32,6 +32,10 @@ MAX_MOVES = 5
 _LOOK_SECONDS = 1.0
 
 
+class RedBranchError(WorkspaceError):
+    """The tree of the branch itself does not pass its check any more."""
+
+
 class Checks(NamedTuple):
     """What decides whether a tree may become that of the branch; each runs in the queue's tree."""
 
@@ -131,6 +135,7 @@ class MergeQueue:
         branch checked out, they wait for the end of that.
 
         Raises:
+            RedBranchError: No item is the reason.
             WorkspaceError: git refused, or the branch cannot be moved.
         """
         if change.item in self._branch.merged():
@@ -232,7 +237,7 @@ class MergeQueue:
         if not (found := self._checks.tree()):
             why = found.reason if isinstance(found, Rejection) else "not verified"
             advice = "it depends on something outside of the tree, or is not always the same"
-            raise WorkspaceError(
+            raise RedBranchError(
                 self._root, f"the check of the whole tree fails without any item: {why}", advice
             )
 

@@ -11,9 +11,10 @@ from ultramon.errors import WorkspaceError
 from ultramon.fleet.supervise.pool import ASSIGNED, CLAIMED, VERIFIED
 from ultramon.fleet.supervise.verification import Rejection
 from ultramon.relay.merge.branch import MergedItem, RunBranch
-from ultramon.relay.merge.queue import Checks, MergeQueue
+from ultramon.relay.merge.queue import Checks, MergeQueue, RedBranchError
 from ultramon.relay.merge.worker_tree import WorkerTree
 from ultramon.relay.runs.item_names import ItemNames
+from ultramon.relay.runs.result import Stop
 from ultramon.relay.runs.run_reader import RunReader
 from ultramon.relay.runs.setup import made_by_setup
 from ultramon.relay.runs.verification import CommandCheck, TreeCheck
@@ -71,6 +72,8 @@ class Merging:
         # The run's own is read by the supervisor's thread.
         self._view = RunReader(run.backend, run.name)
         self._taking = threading.Lock()
+        self._closed = threading.Event()
+        self._begins_red = False
         self._taken: dict[tuple[str, str], Change] = {}
         self._item = self._item_check(judged)
         self._tree = None
@@ -115,6 +118,7 @@ class Merging:
         if not run.confirm(f"{problem}. No item is merged before one mends it. Begin?"):
             advice = "mend it first, or choose another check"
             raise WorkspaceError(run.workspace.path, problem, advice)
+        self._begins_red = True
 
     def begin(self, job: Job) -> tuple[RelayWorkspace, str | None]:
         """Return the workspace of a context that begins, brought up to date, and a note for it.
@@ -144,7 +148,8 @@ class Merging:
     def verify(self, name: str) -> Verdict:
         """Return whether an item is on the branch: checked where it was made, then merged.
 
-        One that was merged is checked again on the branch.
+        One that was merged is checked again on the branch. Where the branch itself fails the check
+        of the whole tree, the run stops, and no item is rejected for it.
 
         Raises:
             WorkspaceError: git refused.
@@ -161,7 +166,15 @@ class Merging:
             return self.queue.check_again(name)
         if worker.check is not None and not (found := worker.check(run.items.get(name, name))):
             return found
-        return self.queue.merge(change)
+        try:
+            return self.queue.merge(change)
+        except RedBranchError as error:
+            if self._begins_red and self._branch.tip == self._branch.base:
+                raise  # as the user was told, who had it begun all the same
+            self._run.stop_for(Stop.failed(str(error)))
+            # Its claim stays one: the next call asks about it again.
+            self._closed.wait()
+            raise
 
     def _worker_of(self, agent_id: str) -> _Worker:
         record = self._run.contexts.of(agent_id)
@@ -254,6 +267,7 @@ class Merging:
 
     def close(self) -> None:
         """End the checks that run, and let go of the last candidate."""
+        self._closed.set()
         with suppress(WorkspaceError):
             self.queue.close()
         for check in (*(one.check for one in self._workers.values()), self._item, self._tree):

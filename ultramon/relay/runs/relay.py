@@ -142,13 +142,15 @@ class Relay:
                 may_start=self._may_start,
                 may_take=self._may_take if choices.plan.is_known else None,
             )
+            stop = run.stop or Stop.of(work, choices)
+            # Whatever it was, nothing was left to be stopped.
+            was_stopped = work.left or (run.stop is not None and work.unverified)
             return RelayResult(
                 run=run.name,
                 work=work,
                 has_items=run.has_items,
                 is_checked=self._is_checked,
-                # Whatever it was, nothing was left to be stopped.
-                stop=(run.stop or Stop.of(work, choices)) if work.left else None,
+                stop=stop if was_stopped else None,
                 contexts=tuple(run.contexts),
                 compactions=sum(max(0, one.epoch - 1) for one in run.view.sessions()),
                 tasks=None if run.has_items else run.view.tasks(),
