@@ -2,13 +2,17 @@
 
 import os
 import signal
+import sys
 from collections import Counter
 from contextlib import suppress
 
 import pytest
+from helpers import IMPORT_PATH, relayed
 from helpers.relayed import RelayedProject, end_contexts, finish, marks_of
 from helpers.waiting import until
 
+from ultramon.relay.choices import RelayChoices
+from ultramon.relay.opening import open_relay
 from ultramon.system.process_search import processes_with
 
 CHECK = ("--verify", "grep -Fxqre {item} made")
@@ -348,3 +352,17 @@ def test_a_tree_check_that_fails_without_any_item_stops_the_run_and_rejects_none
     assert (code, counts(result)) == (0, {"assigned": 6, "verified": 6}), told
     assert sorted(merged(project)) == names
     assert_untouched(project)
+
+
+def test_the_one_session_of_a_comparison_has_all_items_at_once(project, monkeypatch):
+    """Its items wait for each other in one context, which has them in their order."""
+    monkeypatch.setenv("WORKERS", str(project.directory / "workers"))
+    monkeypatch.setenv("PYTHONPATH", IMPORT_PATH)
+    program = (sys.executable, "-B", relayed.__file__, "commits")
+    choices = RelayChoices(
+        "Do it all.", str(project.path), items=("1", "2"), item_after={"2": ("1",)},
+        agent="command", arguments=program, verify=CHECK[1], max_contexts=1, workers=2,
+    )  # fmt: skip
+    opened = open_relay("alone", choices, state_directory=str(project.state), is_single=True)
+    result = opened.relay(print).run()
+    assert result.work.counts.verified == 2

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import posixpath
 from dataclasses import dataclass, field
+from functools import cache
 from graphlib import CycleError, TopologicalSorter
 from typing import TYPE_CHECKING, Any
 
@@ -87,6 +88,7 @@ def touch(one: str, other: str) -> bool:
     return first.startswith(second) or second.startswith(first)
 
 
+@cache
 def _as_folder(path: str) -> str:
     name = posixpath.normpath(path)
     return "" if name == "." else f"{name}/"

@@ -140,7 +140,7 @@ class Relay:
                 recheck=self._recheck,
                 item_of=ItemNames(run.items).find,
                 may_start=self._may_start,
-                may_take=self._may_take if choices.plan.is_known else None,
+                may_take=self._may_take if choices.plan.is_known and not run.is_single else None,
             )
             stop = run.stop or Stop.of(work, choices)
             # Whatever it was, nothing was left to be stopped.
