@@ -271,3 +271,18 @@ def test_what_a_context_left_is_kept_at_last_when_another_one_begins(project, pl
     (place / "half.txt").unlink()
     tree.begin(None, before=1)
     assert git(project.top, "show", f"{REFS}/left-1:half.txt") == "half"
+
+
+def test_a_file_that_git_does_not_take_is_said(project, place, tree, tmp_path):
+    """Here one outside of what the user's sparse checkout has."""
+    git(place, "sparse-checkout", "set", "--no-cone", "/*.txt")
+    said = []
+    branch = RunBranch(str(project.top), BRANCH, project.base)
+    other = WorkerTree(str(place), str(tmp_path), 1, REFS, branch, tell=said.append)
+    (place / "odd").mkdir()
+    (place / "odd" / "one.c").write_text("1\n")
+    (place / "one.txt").write_text("1\n")
+    assert changed(project, other.take(item(1), "one")) == ["one.txt"]
+    other.leave(1)
+    assert len(said) == 1
+    assert "not every file could be kept" in said[0]

@@ -18,7 +18,7 @@ from ultramon.system.git_trees import BoundedGit, write_tree
 from ultramon.system.terminal_text import first_of, sanitize
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
     from ultramon.relay.merge.branch import RunBranch
 
@@ -41,6 +41,7 @@ class WorkerTree:
         refs: What the refs of the run begin with, such as ``refs/ultramon/port-1``.
         branch: Of the run.
         left_out: Paths in the tree that are no work of an agent, and stay.
+        tell: Called once with a line for each reason why files are not kept.
     """
 
     def __init__(
@@ -52,6 +53,7 @@ class WorkerTree:
         branch: RunBranch,
         *,
         left_out: Sequence[str] = (),
+        tell: Callable[[str], object] = lambda line: None,
     ) -> None:
         self.number = number
         self._root = root
@@ -60,6 +62,8 @@ class WorkerTree:
         self._refs = refs
         self._branch = branch
         self._left_out = left_out
+        self._tell = tell
+        self._told: set[str] = set()
         self._lock = threading.Lock()
 
     def begin(self, continued: int | None, before: int | None = None) -> str | None:
@@ -212,9 +216,13 @@ class WorkerTree:
         listed = self._git("ls-files", "--others", "--exclude-standard", "-z").split("\0")
         # A repository in the tree: of one all that could be stored is the id of its commit.
         left_out = (*self._left_out, *(name for name in listed if name.endswith("/")))
-        return write_tree(
+        written = write_tree(
             self._root, folder=self._folder, seconds=GIT_SECONDS, left_out=left_out
-        ).tree
+        )
+        if written.note is not None and written.note not in self._told:
+            self._told.add(written.note)
+            self._tell(f"worker {self.number}: {written.note}")
+        return written.tree
 
     def _commit(self, tree: str, parent: str, name: str, item: MergedItem | None, head: str) -> str:
         facts = [f"{_HEAD}: {head}"]

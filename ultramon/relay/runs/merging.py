@@ -63,7 +63,13 @@ class Merging:
             one.worker: _Worker(
                 one,
                 WorkerTree(
-                    one.root, one.folder, one.worker, refs, branch, left_out=made_by_setup(one)
+                    one.root,
+                    one.folder,
+                    one.worker,
+                    refs,
+                    branch,
+                    left_out=made_by_setup(one),
+                    tell=run.tell,
                 ),
                 self._item_check(one),
             )
