@@ -201,7 +201,7 @@ def test_a_lock_that_a_killed_git_left_is_deleted(project, name):
 
 
 def test_a_lock_of_a_git_that_runs_is_left_alone(project, monkeypatch):
-    monkeypatch.setattr("ultramon.relay.merge.branch.LOCK_SECONDS", 0.0)
+    monkeypatch.setattr("ultramon.relay.merge.tree_git.LOCK_SECONDS", 0.0)
     lock = project.top / ".git" / f"{BRANCH}.lock"
     change = project.change(1, {"1.txt": "1\n"})
     lock.touch()

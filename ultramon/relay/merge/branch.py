@@ -3,21 +3,14 @@
 from __future__ import annotations
 
 import os
-import threading
-import time
 from typing import NamedTuple
 
 from ultramon.errors import WorkspaceError
-from ultramon.system.files import delete_quietly
-from ultramon.system.git_trees import BoundedGit, failure
-from ultramon.system.process_search import runs_in
+from ultramon.relay.merge.tree_git import GIT_SECONDS, TreeGit
+from ultramon.system.git_trees import BoundedGit
 
 TRAILER = "Ultramon-Item"
 """Names the item of a merged commit and the context that made it: ``17 port-1.4``."""
-LOCK_SECONDS = 10.0
-"""So long a lock of a git that runs is waited for; one whose git is gone is deleted at once."""
-GIT_SECONDS = 300.0
-_LOOK_SECONDS = 0.1
 
 
 class MergedItem(NamedTuple):
@@ -46,12 +39,8 @@ class RunBranch:
     def __init__(self, root: str, name: str, base: str, folder: str | None = None) -> None:
         self.name = name
         self.base = base
-        self._root = root
+        self._git = TreeGit(root, name)
         self._folder = folder and os.path.join(os.path.realpath(folder), "")
-        common = self._git("rev-parse", "--path-format=absolute", "--git-common-dir")
-        self._lock = os.path.join(os.path.realpath(common), f"{name}.lock")
-        # Beside what the worktrees share lies the user's own tree, as a rule.
-        self._places = (os.path.dirname(os.path.realpath(common)), os.path.realpath(root))
 
     @property
     def tip(self) -> str:
@@ -98,32 +87,12 @@ class RunBranch:
                 advice = f"switch that tree to another branch: {self.name} moves without its files"
                 raise CheckedOutError(place, f"has {self.name} checked out", advice)
             BoundedGit(place, GIT_SECONDS)("update-ref", "--no-deref", "HEAD", old)
-        deadline = time.monotonic() + LOCK_SECONDS
-        while True:
-            git = BoundedGit(self._root, GIT_SECONDS)
-            done = git.attempt("update-ref", "-m", "ultramon: merge", self.name, new, old)
-            if done is not None and not done.returncode:
-                return True
+        try:
+            self._git("update-ref", "-m", "ultramon: merge", self.name, new, old)
+        except WorkspaceError:
             if self.tip != old:
                 return False
-            if done is None or not os.path.lexists(self._lock):
-                raise failure(self._root, "update-ref", done, GIT_SECONDS)
-            if self._clear_stale_lock():
-                continue
-            if time.monotonic() > deadline:
-                advice = "wait for the git that runs there"
-                raise WorkspaceError(self._root, f"{self._lock} is there", advice)
-            threading.Event().wait(_LOOK_SECONDS)
-
-    def _clear_stale_lock(self) -> bool:
-        """Delete the lock that a git which was killed has left on the branch.
-
-        Returns:
-            False where a git runs in the repository, which may hold it.
-        """
-        if runs_in("git", *self._places):
-            return False
-        delete_quietly(self._lock)
+            raise
         return True
 
     def _checked_out(self) -> str | None:
@@ -136,6 +105,3 @@ class RunBranch:
             elif word == "branch" and rest == self.name:
                 return place
         return None
-
-    def _git(self, *arguments: str) -> str:
-        return BoundedGit(self._root, GIT_SECONDS)(*arguments)

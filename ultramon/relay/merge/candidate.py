@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, NamedTuple
 
-from ultramon.relay.merge.branch import GIT_SECONDS, TRAILER, MergedItem
+from ultramon.relay.merge.branch import TRAILER, MergedItem
+from ultramon.relay.merge.tree_git import GIT_SECONDS
 from ultramon.relay.merge.trees import Conflict, merge_trees
 from ultramon.system.git_trees import BoundedGit
 

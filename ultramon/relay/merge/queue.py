@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from ultramon.errors import WorkspaceError
 from ultramon.fleet.supervise.verification import Rejection
-from ultramon.relay.merge.branch import GIT_SECONDS, CheckedOutError
+from ultramon.relay.merge.branch import CheckedOutError
 from ultramon.relay.merge.candidate import build
-from ultramon.relay.merge.tree_git import TreeGit
+from ultramon.relay.merge.tree_git import GIT_SECONDS, TreeGit
 from ultramon.relay.merge.trees import changed_files
 from ultramon.system.terminal_text import first_of, sanitize
 from ultramon.system.wording import plural

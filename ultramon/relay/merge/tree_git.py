@@ -8,7 +8,7 @@ import threading
 import time
 from typing import TYPE_CHECKING
 
-from ultramon.relay.merge.branch import GIT_SECONDS, LOCK_SECONDS
+from ultramon.errors import WorkspaceError
 from ultramon.relay.workspace import BRANCHES
 from ultramon.system.files import delete_quietly
 from ultramon.system.git_trees import BoundedGit, failure
@@ -17,6 +17,9 @@ from ultramon.system.process_search import runs_in
 if TYPE_CHECKING:
     import subprocess
 
+GIT_SECONDS = 300.0
+LOCK_SECONDS = 10.0
+"""So long a lock of a git that runs is waited for; one whose git is gone is deleted at once."""
 _LOOK_SECONDS = 0.1
 _OWN = (("worktrees",), ("refs", BRANCHES))
 """Below what all trees share."""
@@ -26,14 +29,15 @@ _LOCK = re.compile(rb"Unable to create '(.+?\.lock)': File exists")
 class TreeGit:
     """Runs git in a working tree of a run, which nothing but the relay and its agents use.
 
-    A lock of that tree, or of a private ref, is deleted where no git runs that may hold it, and
-    waited for where one does. Locks of what the user shares stay.
+    A lock of such a tree, of a private ref or of the run's branch is deleted where no git runs that
+    may hold it, and waited for where one does. Locks of what the user shares stay.
 
     Args:
         root: The top of the tree.
+        branch: Full name of the run's branch; None = its lock stays.
     """
 
-    def __init__(self, root: str) -> None:
+    def __init__(self, root: str, branch: str | None = None) -> None:
         self._root = root
         common = BoundedGit(root, GIT_SECONDS)(
             "rev-parse", "--path-format=absolute", "--git-common-dir"
@@ -41,6 +45,8 @@ class TreeGit:
         common = os.path.realpath(common)
         self._places = (os.path.realpath(root), os.path.dirname(common))
         self._own = tuple(os.path.join(common, *path, "") for path in _OWN)
+        if branch is not None:
+            self._own += (os.path.join(common, f"{branch}.lock"),)
 
     def __call__(self, *arguments: str, given: str | None = None) -> str:
         """Run a command and return what it printed.
@@ -54,12 +60,17 @@ class TreeGit:
             if done is not None and not done.returncode:
                 return os.fsdecode(done.stdout.removesuffix(b"\n"))
             lock = self._lock_of(done)
-            if lock is None or time.monotonic() > deadline:
+            if lock is None:
                 raise failure(self._root, arguments[0], done, GIT_SECONDS)
-            if runs_in("git", *self._places):
-                threading.Event().wait(_LOOK_SECONDS)
-            else:
+            if not runs_in("git", *self._places):
                 delete_quietly(lock)
+                if os.path.lexists(lock):
+                    raise failure(self._root, arguments[0], done, GIT_SECONDS)
+            elif time.monotonic() > deadline:
+                advice = "wait for the git that runs there"
+                raise WorkspaceError(self._root, f"{lock} is there", advice)
+            else:
+                threading.Event().wait(_LOOK_SECONDS)
 
     def _lock_of(self, done: subprocess.CompletedProcess[bytes] | None) -> str | None:
         """Return the lock on which a command failed, where it is none that the user shares."""

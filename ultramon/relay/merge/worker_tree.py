@@ -7,10 +7,10 @@ import threading
 from typing import TYPE_CHECKING
 
 from ultramon.errors import WorkspaceError
-from ultramon.relay.merge.branch import GIT_SECONDS, TRAILER, MergedItem
+from ultramon.relay.merge.branch import TRAILER, MergedItem
 from ultramon.relay.merge.candidate import Change
 from ultramon.relay.merge.queue import kept_by_clean
-from ultramon.relay.merge.tree_git import TreeGit
+from ultramon.relay.merge.tree_git import GIT_SECONDS, TreeGit
 from ultramon.relay.merge.trees import merge_trees
 from ultramon.relay.runs.item_names import ItemNames
 from ultramon.state.prompt_text import one_line
