@@ -114,11 +114,11 @@ class OpenedRelay:
             Launchers(self.launchers, SYSTEM_CLOCK),
             self.workspaces,
             self.judged,
-            self.retired,
             open_backend(self.state_directory),
             tell,
             self.confirm,
             self.is_single,
+            self.retired,
         )
         return Relay(
             run,

@@ -38,12 +38,12 @@ class Run:
         workspaces: Where it works: one for each worker.
         judged: Where what is to be merged is checked; None = nothing is merged, and there is one
             worker.
-        retired: Where workers of an earlier call have worked, which this one has not: no context
-            begins there, but what is there may be to be judged.
         backend: The store; the directory of its states is that of the launchers' hooks.
         tell: Called with a line about each step.
         confirm: Asked with a question before the run begins.
         is_single: Whether there is one context, which is not asked to hand over: for a comparison.
+        retired: Where workers of an earlier call have worked, which this one has not: no context
+            begins there, but what is there may be to be judged.
         is_stopping: Whether it stops early: no context shall continue.
         stop: Why, where a context is the reason; None = it is not.
         items: What was asked for, by the names that the agents know.
@@ -58,11 +58,11 @@ class Run:
     launchers: Launchers
     workspaces: tuple[RelayWorkspace, ...]
     judged: RelayWorkspace | None
-    retired: tuple[RelayWorkspace, ...]
     backend: Backend
     tell: Callable[[str], object]
     confirm: Callable[[str], bool] = lambda question: False
     is_single: bool = False
+    retired: tuple[RelayWorkspace, ...] = ()
     is_stopping: bool = field(default=False, init=False)
     stop: Stop | None = field(default=None, init=False)
     items: dict[str, str] = field(init=False)
