@@ -70,9 +70,11 @@ class Project:
         message = git(self.top, "log", "-1", "--format=%B", commit)
         return Change(item, name, before, commit, message, commit)
 
-    def queue(self, *, batch: int = 4, folder: str | None = None, **checks) -> MergeQueue:
+    def queue(
+        self, *, batch: int = 4, folder: str | None = None, lock_seconds: float = 10, **checks
+    ) -> MergeQueue:
         """Return a queue; its tree is green while no file has a line BAD."""
-        branch = RunBranch(str(self.top), BRANCH, self.base, folder)
+        branch = RunBranch(str(self.top), BRANCH, self.base, folder, lock_seconds=lock_seconds)
         given = {"item": None, "tree": self.check_tree, **checks}
         return MergeQueue(
             str(self.checked), branch, CANDIDATE, Checks(**given), batch=batch,

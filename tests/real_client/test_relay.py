@@ -26,7 +26,7 @@ from ultramon.relay.launchers.outcome import (
     ProviderLimit,
     RefusedCall,
 )
-from ultramon.relay.workspace import open_workspace
+from ultramon.relay.workspace_opening import open_workspace
 
 pytestmark = pytest.mark.real_client
 

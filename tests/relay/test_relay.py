@@ -23,7 +23,7 @@ from ultramon.relay.launcher_order import Launchers
 from ultramon.relay.launchers.command import CommandLauncher
 from ultramon.relay.runs.briefing import Briefing
 from ultramon.relay.runs.run import Run
-from ultramon.relay.workspace import open_workspace
+from ultramon.relay.workspace_opening import open_workspace
 from ultramon.system.clock import SYSTEM_CLOCK
 from ultramon.system.processes import process_started_at
 

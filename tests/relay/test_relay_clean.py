@@ -16,8 +16,8 @@ from ultramon.errors import ConfigurationError, StateError, WorkspaceError
 from ultramon.relay.choices import is_run
 from ultramon.relay.cleaning import REMOVING, clean_run
 from ultramon.relay.opening import free_name
-from ultramon.relay.runs.run_folder import run_lock
-from ultramon.relay.workspace import open_workspace
+from ultramon.relay.run_folder import run_lock
+from ultramon.relay.workspace_opening import open_workspace
 from ultramon.relay.workspace_record import RECORD, WorkspaceRecord
 from ultramon.system.process_search import processes_with
 
@@ -430,8 +430,8 @@ def counted(module, name):
         return done
     setattr(module, name, dying)
 from ultramon.relay import cleaning, unmerged_work
-from ultramon.system import git_trees
-for module in (cleaning, unmerged_work, git_trees):
+from ultramon.system import git, git_trees
+for module in (cleaning, unmerged_work, git_trees, git):
     counted(module, "run_git")
 for name in ("rename", "unlink", "rmdir"):
     counted(os, name)

@@ -2,7 +2,7 @@
 
 import pytest
 
-from ultramon.relay.runs.item_names import ItemNames
+from ultramon.relay.item_names import ItemNames
 
 ITEMS = ["part 1", "part 10", "a.py", "src/a.py", 'say "x".py', "é", "parser"]
 

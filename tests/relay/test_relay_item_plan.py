@@ -3,7 +3,7 @@
 import pytest
 
 from ultramon.errors import ConfigurationError
-from ultramon.relay.item_plan import ItemPlan, read_rows, touch
+from ultramon.relay.item_plan import ItemPlan, read_rows
 
 
 def test_a_table_and_json_lines_say_the_same():
@@ -51,16 +51,18 @@ def test_a_line_that_is_none_is_named(name, lines, words):
     ],
 )
 def test_paths_touch_where_one_holds_the_other(one, other, expected):
-    assert touch(one, other) is touch(other, one) is expected
+    for held, name in ((one, other), (other, one)):
+        plan = ItemPlan({"held": (held,), "open": (name,)})
+        assert plan.gate(["held"], [])("open") is not expected
 
 
 def test_an_item_begins_behind_what_it_waits_for_and_beside_what_it_does_not_touch():
     plan = ItemPlan({"a": ("src",), "b": ("src/x.py",), "c": ("docs",)}, {"c": ("a",)})
-    assert plan.may_take("b", [], []) is True
-    assert plan.may_take("b", ["a"], []) is False
-    assert plan.may_take("c", ["b"], []) is False
-    assert plan.may_take("c", ["b"], ["a"]) is True
-    assert plan.may_take("without", ["a", "b", "c"], []) is True
+    assert plan.gate([], [])("b") is True
+    assert plan.gate(["a"], [])("b") is False
+    assert plan.gate(["b"], [])("c") is False
+    assert plan.gate(["b"], ["a"])("c") is True
+    assert plan.gate(["a", "b", "c"], [])("without") is True
 
 
 def test_what_waits_for_a_given_up_item_is_stuck_by_way_of_others():

@@ -15,9 +15,9 @@ from ultramon.relay.choices import RelayChoices, read_items
 from ultramon.relay.disk_space import DiskNeed
 from ultramon.relay.launchers.outcome import SpentTokens
 from ultramon.relay.opening import free_name, open_relay
+from ultramon.relay.run_folder import run_lock
 from ultramon.relay.runs.context_record import ContextRecord
 from ultramon.relay.runs.result import RelayResult, Stop, duration, millions
-from ultramon.relay.runs.run_folder import run_lock
 from ultramon.relay.workspace import WorkspaceSummary
 from ultramon.relay.workspace_record import WorkspaceRecord
 

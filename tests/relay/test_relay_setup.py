@@ -15,7 +15,7 @@ from helpers.waiting import until
 
 from ultramon.relay.disk_space import disk_need, taken_bytes
 from ultramon.relay.runs.setup import MAX_LINES
-from ultramon.relay.workspace import open_workspace
+from ultramon.relay.workspace_opening import open_workspace
 from ultramon.system.processes import process_started_at
 
 

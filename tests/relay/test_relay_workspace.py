@@ -10,7 +10,8 @@ from pathlib import Path
 import pytest
 
 from ultramon.errors import InvalidAgentIdError, StateCorruptError, WorkspaceError
-from ultramon.relay.workspace import MAX_SHOWN, open_workspace
+from ultramon.relay.workspace import MAX_SHOWN
+from ultramon.relay.workspace_opening import open_workspace
 from ultramon.relay.workspace_record import RECORD
 
 HOOKS = (
@@ -430,9 +431,10 @@ def test_a_summary_is_bounded_and_counts_all(tmp_path, repository):
 
 KILLED = """
 import os, signal, sys
-from ultramon.relay import workspace
+from ultramon.relay import workspace_opening
+from ultramon.system import git
 calls = 0
-run_git = workspace.run_git
+run_git = git.run_git
 def dying(*arguments, **options):
     global calls
     calls += 1
@@ -442,8 +444,8 @@ def dying(*arguments, **options):
     if calls == -int(sys.argv[1]):
         os.kill(os.getpid(), signal.SIGKILL)
     return done
-workspace.run_git = dying
-workspace.open_workspace("review", cwd=sys.argv[2], state_directory=sys.argv[3])
+git.run_git = workspace_opening.run_git = dying
+workspace_opening.open_workspace("review", cwd=sys.argv[2], state_directory=sys.argv[3])
 """
 
 

@@ -21,7 +21,7 @@ from ultramon.relay.option_values import (
     WARNING,
 )
 from ultramon.relay.prompts import RelayGoal
-from ultramon.relay.runs.run_folder import read_run_file, run_directory, write_run_file
+from ultramon.relay.run_folder import read_run_file, run_directory, write_run_file
 from ultramon.relay.workspace_record import WorkspaceRecord
 from ultramon.state.stored_plan import MAX_NAME_CHARS
 

@@ -17,7 +17,7 @@ from ultramon.backends.opening import open_backend
 from ultramon.errors import ConfigurationError, StateError, WorkspaceError
 from ultramon.fleet.supervise.children import process_facts
 from ultramon.relay.disk_space import taken_bytes
-from ultramon.relay.runs.run_folder import (
+from ultramon.relay.run_folder import (
     LOCK_FILES,
     WORKERS,
     run_directory,
@@ -27,18 +27,17 @@ from ultramon.relay.runs.run_folder import (
 from ultramon.relay.runs.run_reader import RunReader
 from ultramon.relay.unmerged_work import (
     ask,
-    checked_out_in,
     destinations,
-    find_commit,
     ignored_files,
     is_reachable,
     merged_refs,
     missing_commits,
     repositories_with_work,
 )
-from ultramon.relay.workspace import BRANCHES, WORKTREE, RelayWorkspace, is_worktree
+from ultramon.relay.workspace import BRANCHES, WORKTREE, RelayWorkspace
+from ultramon.relay.workspace_opening import is_worktree
 from ultramon.relay.workspace_record import RECORD, WorkspaceRecord
-from ultramon.system.git import read_status, run_git
+from ultramon.system.git import find_commit, read_status, run_git, tree_with
 from ultramon.system.git_trees import QUIET
 from ultramon.system.ids import check_agent_id
 from ultramon.system.process_search import processes_with
@@ -283,7 +282,7 @@ class _Repository:
         status = read_status(root, seconds=_GIT_SECONDS)
         if status is None:
             raise WorkspaceError(root, "git status failed, or took too long")
-        head = find_commit(root, "HEAD")
+        head = find_commit(root, "HEAD", seconds=_GIT_SECONDS)
         if status.files or (head is not None and not is_reachable(root, head)):
             self._keep_tree(status.files)
         if status.branch not in (None, self._record.branch):
@@ -320,15 +319,16 @@ class _Repository:
 
     def _remove_branch(self, places: list[str]) -> None:
         branch = self._record.branch
-        tip = find_commit(self._common, f"refs/heads/{branch}")
+        tip = find_commit(self._common, f"refs/heads/{branch}", seconds=_GIT_SECONDS)
         if branch is None or tip is None:
             return
         shown = _shown(places)
+        trees = ask(self._common, "worktree", "list", "--porcelain")
         missing = missing_commits(self._common, tip, places)
         if missing:
             what = f"the branch {branch}: {plural(missing, 'commit')} that {shown} does not have"
             self._stays(what, f"{self._git} branch -D {shlex.quote(branch)}")
-        elif (path := checked_out_in(self._common, branch)) is not None:
+        elif (path := tree_with(trees, f"refs/heads/{branch}")) is not None:
             what = f"the branch {branch}, which is checked out in {path}"
             self._stays(what, f"{self._git} branch -d {shlex.quote(branch)}, once it is not")
         else:

@@ -7,12 +7,13 @@ import posixpath
 from dataclasses import dataclass, field
 from functools import cache
 from graphlib import CycleError, TopologicalSorter
+from pathlib import PurePosixPath
 from typing import TYPE_CHECKING, Any
 
 from ultramon.errors import ConfigurationError
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterable, Mapping
+    from collections.abc import Callable, Collection, Iterable, Mapping
 
 COLUMNS = ("item", "paths", "after")
 _SHOWN_CHARS = 60
@@ -52,21 +53,29 @@ class ItemPlan:
             circle = " after ".join(reversed(error.args[1]))
             raise ConfigurationError("items", circle, "no circle") from None
 
-    def may_take(self, name: str, held: Collection[str], verified: Collection[str]) -> bool:
-        """Return whether an item may begin now.
+    def gate(self, held: Collection[str], verified: Collection[str]) -> Callable[[str], bool]:
+        """Return what says of an item whether it may begin.
+
+        Two items exclude each other where a path of one is that of the other, or is in it.
 
         Args:
-            name: The item.
             held: Those that running contexts have, or that are being verified.
             verified: Those that are done.
         """
-        if not all(other in verified for other in self.after.get(name, ())):
-            return False
-        mine = self.paths.get(name, ())
-        return not any(
-            touch(one, other) for other_name in held for other in self.paths.get(other_name, ())
-            for one in mine
-        )  # fmt: skip
+        done = frozenset(verified)
+        taken = {_parts(path) for name in held for path in self.paths.get(name, ())}
+        above = {parts[:depth] for parts in taken for depth in range(len(parts))}
+
+        def is_free(path: str) -> bool:
+            parts = _parts(path)
+            holders = {parts[:depth] for depth in range(len(parts) + 1)}
+            return parts not in above and taken.isdisjoint(holders)
+
+        def may_begin(name: str) -> bool:
+            is_due = done.issuperset(self.after.get(name, ()))
+            return is_due and all(map(is_free, self.paths.get(name, ())))
+
+        return may_begin
 
     def stuck(self, given_up: Collection[str]) -> dict[str, str]:
         """Return the items that can never begin, each with an item that it waits for.
@@ -82,16 +91,9 @@ class ItemPlan:
         return found
 
 
-def touch(one: str, other: str) -> bool:
-    """Return whether two paths are the same, or one of them is a folder that holds the other."""
-    first, second = map(_as_folder, (one, other))
-    return first.startswith(second) or second.startswith(first)
-
-
 @cache
-def _as_folder(path: str) -> str:
-    name = posixpath.normpath(path)
-    return "" if name == "." else f"{name}/"
+def _parts(path: str) -> tuple[str, ...]:
+    return PurePosixPath(posixpath.normpath(path)).parts
 
 
 def read_rows(lines: Iterable[str], name: str) -> list[dict[str, Any]]:

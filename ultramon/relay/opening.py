@@ -19,13 +19,14 @@ from ultramon.relay.launchers.opencode import OpencodeLauncher
 from ultramon.relay.launchers.qwen import QwenLauncher
 from ultramon.relay.option_values import CLAUDE, CODEX, COMMAND, COPILOT, GEMINI, OPENCODE, QWEN
 from ultramon.relay.prompts import hand_over_note
+from ultramon.relay.run_folder import run_directory, worker_directory, worker_numbers
 from ultramon.relay.runs.merging import CHECKING
 from ultramon.relay.runs.pause import FIRST_LIMIT_PAUSE_SECONDS
 from ultramon.relay.runs.relay import Relay
 from ultramon.relay.runs.result import duration, millions
 from ultramon.relay.runs.run import Run
-from ultramon.relay.runs.run_folder import run_directory, worker_directory, worker_numbers
-from ultramon.relay.workspace import TREE_SECONDS, WORKTREE, open_workspace
+from ultramon.relay.workspace import TREE_SECONDS, WORKTREE
+from ultramon.relay.workspace_opening import open_workspace
 from ultramon.state.plan_limits import PlanLimits
 from ultramon.system.clock import SYSTEM_CLOCK
 from ultramon.system.git import read_status

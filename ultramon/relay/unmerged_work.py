@@ -6,7 +6,7 @@ import os
 from collections import defaultdict
 from typing import TYPE_CHECKING
 
-from ultramon.system.git import read_status, run_git
+from ultramon.system.git import find_commit, read_status, run_git
 from ultramon.system.git_trees import QUIET, failure
 
 if TYPE_CHECKING:
@@ -32,13 +32,6 @@ def ask(cwd: str, *arguments: str) -> str:
     if done is None or done.returncode:
         raise failure(cwd, arguments[0], done, SECONDS)
     return os.fsdecode(done.stdout)
-
-
-def find_commit(cwd: str, name: str) -> str | None:
-    """Return the id of the commit that a name stands for; None where there is none."""
-    given = ("rev-parse", "--verify", "--quiet", f"{name}^{{commit}}")
-    done = run_git(cwd, *QUIET, *given, seconds=SECONDS)
-    return done.stdout.decode().strip() if done is not None and not done.returncode else None
 
 
 def destinations(common: str, origin: str | None) -> list[str]:
@@ -141,7 +134,7 @@ def _has_work(repository: str, own: str) -> bool:
     if status is None or status.files:
         return True
     if _common(repository) == own:  # another worktree of the same repository
-        head = find_commit(repository, "HEAD")
+        head = find_commit(repository, "HEAD", seconds=SECONDS)
         return head is not None and not is_reachable(repository, head)
     local = ("HEAD", "--branches", "--glob=refs/stash")
     found = run_git(
@@ -163,15 +156,3 @@ def ignored_files(root: str) -> list[str]:
     """Return what is ignored in a worktree; a directory of nothing else as one, with a slash."""
     given = ("ls-files", "--others", "--ignored", "--exclude-standard", "--directory", "-z")
     return [name for name in ask(root, *given).split("\0") if name]
-
-
-def checked_out_in(common: str, branch: str) -> str | None:
-    """Return the worktree in which a branch is checked out; None = in none."""
-    path = None
-    for line in ask(common, "worktree", "list", "--porcelain").splitlines():
-        word, _, value = line.partition(" ")
-        if word == "worktree":
-            path = value
-        elif word == "branch" and value == f"refs/heads/{branch}":
-            return path
-    return None

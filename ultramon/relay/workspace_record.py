@@ -6,7 +6,7 @@ import os
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
-from ultramon.relay.runs.run_folder import read_run_file, write_run_file
+from ultramon.relay.run_folder import read_run_file, write_run_file
 
 RECORD = "workspace.json"
 

@@ -83,6 +83,30 @@ def run_git(
     return subprocess.CompletedProcess(process.args, process.returncode, output, errors)
 
 
+def find_commit(cwd: str, name: str, *, seconds: float) -> str | None:
+    """Return the id of the commit that a name stands for; None where there is none, or in vain."""
+    given = ("rev-parse", "--verify", "--quiet", f"{name}^{{commit}}")
+    done = run_git(cwd, *given, seconds=seconds)
+    return done.stdout.decode().strip() if done is not None and not done.returncode else None
+
+
+def tree_with(worktrees: str, ref: str) -> str | None:
+    """Return the working tree in which a branch is checked out; None = in none.
+
+    Args:
+        worktrees: What ``git worktree list --porcelain`` has printed.
+        ref: Full name of the branch.
+    """
+    path = None
+    for line in worktrees.splitlines():
+        word, _, value = line.partition(" ")
+        if word == "worktree":
+            path = value
+        elif word == "branch" and value == ref:
+            return path
+    return None
+
+
 def read_status(cwd: str, *, seconds: float) -> GitStatus | None:
     """Return branch, head and uncommitted files; None outside of a repository, or in vain."""
     done = run_git(cwd, "status", "--porcelain=v2", "--branch", "-z", seconds=seconds)

@@ -235,11 +235,10 @@ def test_items_begin_when_they_may(fleet, tmp_path):
     """Two that exclude each other are never out at once; what waits for another one does wait."""
     done, together = set(), []
 
-    def may_take(name, held):
+    def may_take(held):
         together.append(held)
-        if name == "last":
-            return {"left", "right"} <= done
-        return name == "free" or not (held & {"left", "right"})
+        free = {"free"} | (set() if held & {"left", "right"} else {"left", "right"})
+        return lambda name: name in free or (name == "last" and {"left", "right"} <= done)
 
     def verify(item):
         done.add(item)
@@ -258,7 +257,7 @@ def test_items_begin_when_they_may(fleet, tmp_path):
 def test_items_that_may_never_begin_end_the_call(fleet, tmp_path):
     """What they wait for was set aside, or is one of them."""
     spawn = spawner(tmp_path, "obey")
-    result = fleet.supervise(spawn, ["a", "b", "c"], may_take=lambda name, held: name == "b")
+    result = fleet.supervise(spawn, ["a", "b", "c"], may_take=lambda held: lambda name: name == "b")
     assert (result.stopped, result.left) == ("blocked", ("a", "c"))
     assert effects(tmp_path) == ["b"]
 

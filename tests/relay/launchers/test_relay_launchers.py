@@ -22,7 +22,7 @@ from ultramon.relay.launchers.command import CommandLauncher
 from ultramon.relay.launchers.hooked_launcher import MAX_PROMPT_BYTES, WORKER_VARIABLES
 from ultramon.relay.launchers.outcome import COMPLETED, CUT_OFF, FAILED
 from ultramon.relay.launchers.port import AgentLauncher, ContextCommand
-from ultramon.relay.runs.run_folder import run_directory
+from ultramon.relay.run_folder import run_directory
 
 SESSION = "7d1f0a34-6a0b-4c6f-9c56-0d9f1a1f3c11"
 

@@ -200,8 +200,7 @@ def test_a_lock_that_a_killed_git_left_is_deleted(project, name):
     assert project.queue().merge(change) is True
 
 
-def test_a_lock_of_a_git_that_runs_is_left_alone(project, monkeypatch):
-    monkeypatch.setattr("ultramon.relay.merge.tree_git.LOCK_SECONDS", 0.0)
+def test_a_lock_of_a_git_that_runs_is_left_alone(project):
     lock = project.top / ".git" / f"{BRANCH}.lock"
     change = project.change(1, {"1.txt": "1\n"})
     lock.touch()
@@ -209,7 +208,7 @@ def test_a_lock_of_a_git_that_runs_is_left_alone(project, monkeypatch):
         ["git", "cat-file", "--batch"], cwd=project.top, stdin=subprocess.PIPE
     ) as running:
         with pytest.raises(WorkspaceError, match=r"job\.lock is there"):
-            project.queue().merge(change)
+            project.queue(lock_seconds=0).merge(change)
         assert lock.exists()
         running.stdin.close()
     assert project.queue().merge(change) is True

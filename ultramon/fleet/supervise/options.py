@@ -40,9 +40,9 @@ class SupervisorOptions(TypedDict, total=False):
             about, None = none. Default: the name is the item.
         may_start: Called before a context is given work; false = not now, and it is called again
             at the next step. Default None: whenever there is work.
-        may_take: Called with an open item and those that running contexts have in work or that
-            are being verified; false = no context gets it now, and it is asked again. Where no
-            context runs and it allows none of what is left, the call stops as ``blocked``.
+        may_take: Called with the items that running contexts have in work or that are being
+            verified; returns what says of an open item whether a context may get it now. Where no
+            context runs and none of what is left may begin, the call stops as ``blocked``.
             Default None: any item.
     """
 
@@ -58,4 +58,4 @@ class SupervisorOptions(TypedDict, total=False):
     recheck: bool
     item_of: Callable[[str], str | None]
     may_start: Callable[[], bool] | None
-    may_take: Callable[[str, frozenset[str]], bool] | None
+    may_take: Callable[[frozenset[str]], Callable[[str], bool]] | None

@@ -766,7 +766,7 @@ class Supervisor:
         # Without a check a claim is the end of an item.
         in_work = (ASSIGNED,) if self._verification is None else (ASSIGNED, CLAIMED)
         held = frozenset(name for name, _ in pool.with_status(*in_work))
-        work = pool.next_work(share, lambda name: may_take(name, held))
+        work = pool.next_work(share, may_take(held))
         if work is None and pool.open_count and not (held or pool.open_contexts):
             self.stop("blocked")
         return work

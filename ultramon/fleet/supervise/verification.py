@@ -32,6 +32,11 @@ class Rejection(NamedTuple):
 Verdict = bool | Rejection
 
 
+def reason_of(verdict: Verdict) -> str:
+    """Return why an item is not confirmed."""
+    return verdict.reason if isinstance(verdict, Rejection) else "not verified"
+
+
 class Verdicts(NamedTuple):
     """The verdicts about some claims."""
 
@@ -113,11 +118,9 @@ class Verification:
         if verdict:
             verdicts.verified.append(name)
             return
-        reason = "not verified"
-        if isinstance(verdict, Rejection):
-            reason = verdict.reason
-            if verdict.is_final:
-                verdicts.final.append(name)
+        reason = reason_of(verdict)
+        if isinstance(verdict, Rejection) and verdict.is_final:
+            verdicts.final.append(name)
         if error is not None:
             reason = f"verify raised {type(error).__name__}: {error}"
             if self.errors.get(name) != reason:

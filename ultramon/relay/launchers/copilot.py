@@ -36,7 +36,7 @@ from ultramon.relay.launchers.outcome import (
     end_after_result,
     limit_by_status,
 )
-from ultramon.relay.runs.run_folder import run_directory
+from ultramon.relay.run_folder import run_directory
 from ultramon.system.files import make_private_directory, replace_file
 
 if TYPE_CHECKING:

@@ -25,7 +25,7 @@ from ultramon.relay.launchers.port import (
     ContextCommand,
     HandOverLevel,
 )
-from ultramon.relay.runs.run_folder import run_directory
+from ultramon.relay.run_folder import run_directory
 from ultramon.state.record import StateRecord
 from ultramon.system.clock import SYSTEM_CLOCK
 from ultramon.system.environment import disabled

@@ -40,7 +40,7 @@ from ultramon.relay.launchers.outcome import (
     end_after_result,
     limit_by_status,
 )
-from ultramon.relay.runs.run_folder import run_directory
+from ultramon.relay.run_folder import run_directory
 from ultramon.system.files import replace_file
 
 if TYPE_CHECKING:

@@ -33,7 +33,7 @@ from ultramon.relay.launchers.outcome import (
     SpentTokens,
     limit_by_status,
 )
-from ultramon.relay.runs.run_folder import run_directory
+from ultramon.relay.run_folder import run_directory
 from ultramon.system.files import replace_file
 
 if TYPE_CHECKING:

@@ -6,7 +6,8 @@ import os
 from typing import NamedTuple
 
 from ultramon.errors import WorkspaceError
-from ultramon.relay.merge.tree_git import GIT_SECONDS, TreeGit
+from ultramon.relay.merge.tree_git import GIT_SECONDS, LOCK_SECONDS, TreeGit
+from ultramon.system.git import tree_with
 from ultramon.system.git_trees import BoundedGit
 
 TRAILER = "Ultramon-Item"
@@ -34,12 +35,21 @@ class RunBranch:
         name: Full name of the ref.
         base: The commit at which the run began.
         folder: The trees below it are those of the run; None = there are none.
+        lock_seconds: As for `TreeGit`.
     """
 
-    def __init__(self, root: str, name: str, base: str, folder: str | None = None) -> None:
+    def __init__(
+        self,
+        root: str,
+        name: str,
+        base: str,
+        folder: str | None = None,
+        *,
+        lock_seconds: float = LOCK_SECONDS,
+    ) -> None:
         self.name = name
         self.base = base
-        self._git = TreeGit(root, name)
+        self._git = TreeGit(root, name, lock_seconds=lock_seconds)
         self._folder = folder and os.path.join(os.path.realpath(folder), "")
 
     @property
@@ -82,7 +92,8 @@ class RunBranch:
             CheckedOutError: A tree of the user has it checked out.
             WorkspaceError: git refused, or another git holds it.
         """
-        if (place := self._checked_out()) is not None:
+        trees = self._git("worktree", "list", "--porcelain")
+        if (place := tree_with(trees, self.name)) is not None:
             if not (self._folder and os.path.realpath(place).startswith(self._folder)):
                 advice = f"switch that tree to another branch: {self.name} moves without its files"
                 raise CheckedOutError(place, f"has {self.name} checked out", advice)
@@ -94,14 +105,3 @@ class RunBranch:
                 return False
             raise
         return True
-
-    def _checked_out(self) -> str | None:
-        """Return the working tree in which the branch is checked out."""
-        place = None
-        for line in self._git("worktree", "list", "--porcelain").splitlines():
-            word, _, rest = line.partition(" ")
-            if word == "worktree":
-                place = rest
-            elif word == "branch" and rest == self.name:
-                return place
-        return None

@@ -9,7 +9,7 @@ from concurrent.futures import Future
 from typing import TYPE_CHECKING, NamedTuple
 
 from ultramon.errors import WorkspaceError
-from ultramon.fleet.supervise.verification import Rejection
+from ultramon.fleet.supervise.verification import Rejection, reason_of
 from ultramon.relay.merge.branch import CheckedOutError
 from ultramon.relay.merge.candidate import build
 from ultramon.relay.merge.tree_git import GIT_SECONDS, TreeGit
@@ -27,9 +27,8 @@ if TYPE_CHECKING:
 
 MAX_MOVES = 5
 """So often in a row the branch may be moved by somebody else before a merge gives up."""
-
-
 _LOOK_SECONDS = 1.0
+"""Between two looks whether the user still has the branch checked out."""
 
 
 class RedBranchError(WorkspaceError):
@@ -209,7 +208,7 @@ class MergeQueue:
                 answers[change].set_result(True)
             if verdict is not True:
                 if not good:
-                    self._check_blame(tip)
+                    self._check_branch(tip)
                 self._count(red=1)
                 answers[candidate.changes[good]].set_result(verdict)
             left = [change for change in left if not answers[change].done()]
@@ -229,16 +228,17 @@ class MergeQueue:
                 answers[change].set_result(Rejection(reason))
         return kept
 
-    def _check_blame(self, tip: str) -> None:
+    def _check_branch(self, tip: str) -> None:
         """Check the branch itself, on which an item has failed alone."""
         if self._checks.tree is None:
             return
         self._check_out(tip)
         if not (found := self._checks.tree()):
-            why = found.reason if isinstance(found, Rejection) else "not verified"
             advice = "it depends on something outside of the tree, or is not always the same"
             raise RedBranchError(
-                self._root, f"the check of the whole tree fails without any item: {why}", advice
+                self._root,
+                f"the check of the whole tree fails without any item: {reason_of(found)}",
+                advice,
             )
 
     def _find_good(self, candidate: Candidate) -> tuple[int, Verdict]:
@@ -267,20 +267,16 @@ class MergeQueue:
         self._count(checks=1)
         for change in candidate.changes[:count]:
             if self._checks.item is not None and not (found := self._checks.item(change.name)):
-                why = found.reason if isinstance(found, Rejection) else "not verified"
                 beside = "" if count == 1 else f" beside {plural(count - 1, 'other item')}"
+                why = reason_of(found)
                 return Rejection(f"merged{beside}, the check of {change.name} fails: {why}")
-        if self._checks.tree is None:
+        if self._checks.tree is None or (found := self._checks.tree()):
             return True
-        found = self._checks.tree()
-        if found:
-            return True
-        why = found.reason if isinstance(found, Rejection) else "not verified"
-        return Rejection(f"merged, the whole tree fails its check: {why}")
+        return Rejection(f"merged, the whole tree fails its check: {reason_of(found)}")
 
     def _move(self, candidate: Candidate, count: int) -> bool:
         commit = candidate.commits[count - 1]
-        has_told = False
+        is_said = False
         while True:
             try:
                 if not self._branch.move(commit, candidate.base):
@@ -289,9 +285,9 @@ class MergeQueue:
             except CheckedOutError as error:
                 if self._closed.is_set():
                     raise
-                if not has_told:
+                if not is_said:
                     self._tell(f"merging waits: {error}")
-                has_told = True
+                is_said = True
                 self._closed.wait(_LOOK_SECONDS)
         self._count(merged=count)
         names = first_of([change.name for change in candidate.changes[:count]])

@@ -19,7 +19,6 @@ if TYPE_CHECKING:
 
 GIT_SECONDS = 300.0
 LOCK_SECONDS = 10.0
-"""So long a lock of a git that runs is waited for; one whose git is gone is deleted at once."""
 _LOOK_SECONDS = 0.1
 _OWN = (("worktrees",), ("refs", BRANCHES))
 """Below what all trees share."""
@@ -35,10 +34,14 @@ class TreeGit:
     Args:
         root: The top of the tree.
         branch: Full name of the run's branch; None = its lock stays.
+        lock_seconds: So long a lock of a git that runs is waited for.
     """
 
-    def __init__(self, root: str, branch: str | None = None) -> None:
+    def __init__(
+        self, root: str, branch: str | None = None, *, lock_seconds: float = LOCK_SECONDS
+    ) -> None:
         self._root = root
+        self._lock_seconds = lock_seconds
         common = BoundedGit(root, GIT_SECONDS)(
             "rev-parse", "--path-format=absolute", "--git-common-dir"
         )
@@ -54,7 +57,7 @@ class TreeGit:
         Raises:
             WorkspaceError: git refused, or took too long.
         """
-        deadline = time.monotonic() + LOCK_SECONDS
+        deadline = time.monotonic() + self._lock_seconds
         while True:
             done = BoundedGit(self._root, GIT_SECONDS).attempt(*arguments, given=given)
             if done is not None and not done.returncode:

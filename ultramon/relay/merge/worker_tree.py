@@ -7,14 +7,15 @@ import threading
 from typing import TYPE_CHECKING
 
 from ultramon.errors import WorkspaceError
+from ultramon.relay.item_names import ItemNames
 from ultramon.relay.merge.branch import TRAILER, MergedItem
 from ultramon.relay.merge.candidate import Change
 from ultramon.relay.merge.queue import kept_by_clean
 from ultramon.relay.merge.tree_git import GIT_SECONDS, TreeGit
 from ultramon.relay.merge.trees import merge_trees
-from ultramon.relay.runs.item_names import ItemNames
 from ultramon.state.prompt_text import one_line
-from ultramon.system.git_trees import BoundedGit, write_tree
+from ultramon.system.git import find_commit
+from ultramon.system.git_trees import write_tree
 from ultramon.system.terminal_text import first_of, sanitize
 
 if TYPE_CHECKING:
@@ -247,9 +248,7 @@ class WorkerTree:
         return self._git("log", "-1", "--no-show-signature", form, commit).rpartition(",")[2]
 
     def _find(self, label: str) -> str | None:
-        ref = f"{self._refs}/{label}^{{commit}}"
-        done = BoundedGit(self._root, GIT_SECONDS).attempt("rev-parse", "--verify", "-q", ref)
-        return None if done is None or done.returncode else done.stdout.decode().strip()
+        return find_commit(self._root, f"{self._refs}/{label}", seconds=GIT_SECONDS)
 
     def _update(self, *lines: str) -> None:
         """Change several refs at once, or none of them."""

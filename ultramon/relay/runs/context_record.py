@@ -7,7 +7,7 @@ from dataclasses import asdict, dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from ultramon.relay.launchers.outcome import RefusedCall, SpentTokens
-from ultramon.relay.runs.run_folder import read_run_file, write_run_file
+from ultramon.relay.run_folder import read_run_file, write_run_file
 from ultramon.relay.runs.run_reader import number_of
 from ultramon.system.files import make_private_directory
 

@@ -9,11 +9,11 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from ultramon.errors import WorkspaceError
 from ultramon.fleet.supervise.pool import ASSIGNED, CLAIMED, VERIFIED
-from ultramon.fleet.supervise.verification import Rejection
+from ultramon.fleet.supervise.verification import reason_of
+from ultramon.relay.item_names import ItemNames
 from ultramon.relay.merge.branch import MergedItem, RunBranch
 from ultramon.relay.merge.queue import Checks, MergeQueue, RedBranchError
 from ultramon.relay.merge.worker_tree import WorkerTree
-from ultramon.relay.runs.item_names import ItemNames
 from ultramon.relay.runs.result import Stop
 from ultramon.relay.runs.run_reader import RunReader
 from ultramon.relay.runs.setup import made_by_setup
@@ -119,8 +119,7 @@ class Merging:
         if found:
             run.tell("the whole tree is green")
             return
-        why = found.reason if isinstance(found, Rejection) else "not verified"
-        problem = f"the check of the whole tree fails before any item: {why}"
+        problem = f"the check of the whole tree fails before any item: {reason_of(found)}"
         if not run.confirm(f"{problem}. No item is merged before one mends it. Begin?"):
             advice = "mend it first, or choose another check"
             raise WorkspaceError(run.workspace.path, problem, advice)
@@ -248,11 +247,8 @@ class Merging:
         pool = self._view.pool
         context, state = pool.contexts.get(agent_id), self._view.state(agent_id)
         done = [] if context is None or context.left is None else list(context.left.completed)
-        done += (
-            []
-            if state is None
-            else [task["name"] for task in state.tasks or () if task["status"] == DONE]
-        )
+        if state is not None:
+            done += [task["name"] for task in state.tasks or () if task["status"] == DONE]
         names = ItemNames(self._run.items)
         found = {name for task in done if (name := names.find(task)) is not None}
         held = [] if context is None else context.items

@@ -11,10 +11,11 @@ from contextlib import ExitStack, closing, nullcontext
 from typing import TYPE_CHECKING
 
 from ultramon.fleet.supervise.pool import VERIFIED
+from ultramon.relay.item_names import ItemNames
 from ultramon.relay.launchers.outcome import LIMITED
+from ultramon.relay.run_folder import run_lock
 from ultramon.relay.runs.briefing import Briefing
 from ultramon.relay.runs.context_process import ContextProcess
-from ultramon.relay.runs.item_names import ItemNames
 from ultramon.relay.runs.judge import Judge
 from ultramon.relay.runs.merging import Merging
 from ultramon.relay.runs.pause import (
@@ -24,7 +25,6 @@ from ultramon.relay.runs.pause import (
     continuation,
 )
 from ultramon.relay.runs.result import RelayResult, Stop
-from ultramon.relay.runs.run_folder import run_lock
 from ultramon.relay.runs.run_reader import number_of
 from ultramon.relay.runs.setup import WorktreeSetup
 from ultramon.relay.runs.start import StartedContext, begin
@@ -34,6 +34,7 @@ from ultramon.system.wording import plural
 
 if TYPE_CHECKING:
     import subprocess
+    from collections.abc import Callable
 
     from ultramon.fleet.supervise.jobs import Job
     from ultramon.fleet.supervise.result import ItemCounts
@@ -171,12 +172,12 @@ class Relay:
         assert self._check is not None
         return self._check(self._run.items.get(name, name))
 
-    def _may_take(self, name: str, held: frozenset[str]) -> bool:
+    def _may_take(self, held: frozenset[str]) -> Callable[[str], bool]:
         run, items = self._run, self._run.items
         run.view.read()
-        verified = {items.get(one, one) for one, _ in run.view.pool.with_status(VERIFIED)}
-        in_work = {items.get(one, one) for one in held}
-        return run.choices.plan.may_take(items.get(name, name), in_work, verified)
+        verified = [items.get(one, one) for one, _ in run.view.pool.with_status(VERIFIED)]
+        may_begin = run.choices.plan.gate([items.get(one, one) for one in held], verified)
+        return lambda name: may_begin(items.get(name, name))
 
     def _spawn(self, job: Job) -> ContextProcess:
         """Start the context of a job."""
