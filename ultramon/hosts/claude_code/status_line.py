@@ -5,18 +5,14 @@ No hook reports the window that the host works with: the status line does.
 
 from __future__ import annotations
 
-import os
-
 from ultramon.hosts.claude_code.host import CLAUDE_CODE
 from ultramon.hosts.claude_code.plan_limits import read_limits
-from ultramon.hosts.status_line.program import StatusLine, run
+from ultramon.hosts.status_line.program import StatusLine
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Mapping
     from typing import Any
 
-    from ultramon.hosts.resident.forwarder import Unanswered
     from ultramon.hosts.resident.turns import Turns
     from ultramon.hosts.status_line.answers import StatusLineAnswers
     from ultramon.hosts.transcripts.records import LastReading
@@ -43,16 +39,7 @@ class ClaudeCodeStatusLine(StatusLine):
 
 
 LINE = ClaudeCodeStatusLine()
-
-
-def main(
-    argv: list[str],
-    environ: Mapping[str, str] = os.environ,
-    *,
-    unanswered: Unanswered | None = None,
-) -> int:
-    """Take one call and print the line; see `ultramon.hosts.status_line.program.run`."""
-    return run(LINE, argv, environ, unanswered=unanswered)
+main = LINE.main
 
 
 def answers(directory: str, turns: Turns) -> StatusLineAnswers:

@@ -6,7 +6,7 @@ import os
 
 from ultramon.hosts.copilot.configuration import EVENTS_NAME
 from ultramon.hosts.copilot.host import COPILOT
-from ultramon.hosts.status_line.program import StatusLine, run
+from ultramon.hosts.status_line.program import StatusLine
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -14,7 +14,6 @@ if TYPE_CHECKING:
     from typing import Any
 
     from ultramon.hosts.port import HookEvent
-    from ultramon.hosts.resident.forwarder import Unanswered
     from ultramon.hosts.resident.turns import Turns
     from ultramon.hosts.status_line.answers import StatusLineAnswers
     from ultramon.hosts.transcripts.records import LastReading
@@ -55,16 +54,7 @@ class CopilotStatusLine(StatusLine):
 
 
 LINE = CopilotStatusLine()
-
-
-def main(
-    argv: list[str],
-    environ: Mapping[str, str] = os.environ,
-    *,
-    unanswered: Unanswered | None = None,
-) -> int:
-    """Take one call and print the line; see `ultramon.hosts.status_line.program.run`."""
-    return run(LINE, argv, environ, unanswered=unanswered)
+main = LINE.main
 
 
 def answers(directory: str, turns: Turns) -> StatusLineAnswers:

@@ -13,6 +13,7 @@ from ultramon.hosts.transcripts.database import (
     MOST_REMEMBERED,
     column_names,
     opened,
+    root_query,
     seconds,
     stamps_of,
     table_names,
@@ -38,13 +39,7 @@ _CHILDREN = """
         WHERE depth < 16 AND message_count > 0
     ) SELECT id FROM down
 """
-_ROOT = """
-    WITH RECURSIVE up(id, parent, depth) AS (
-        SELECT id, parent_session_id, 0 FROM sessions WHERE id = :id
-        UNION ALL SELECT s.id, s.parent_session_id, depth + 1
-        FROM sessions s JOIN up ON s.id = up.parent WHERE depth < 16
-    ) SELECT id FROM up ORDER BY depth DESC LIMIT 1
-"""
+_ROOT = root_query("parent_session_id")
 
 
 def host_of(path: str) -> str | None:

@@ -9,8 +9,6 @@ from __future__ import annotations
 from ultramon.hosts.transcripts.jsonl import (
     Recent,
     decode_object,
-    has_line,
-    head_objects,
     object_in,
     read_lines,
     text_of,
@@ -27,6 +25,7 @@ from ultramon.hosts.transcripts.records import (
     Returned,
     TranscriptIdentity,
 )
+from ultramon.hosts.transcripts.session_lines import identify_session, looks_like_session
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -35,7 +34,6 @@ if TYPE_CHECKING:
     from ultramon.hosts.transcripts.jsonl import JsonObject
 
 _KIND = "crush"
-_MARK = b'"crush"'
 _AGENT_TOOLS = ("agent", "agentic_fetch")
 """Launch a subagent, whose session is named after the call."""
 
@@ -47,24 +45,12 @@ def read_transcript(lines: Iterable[bytes]) -> Iterator[Record]:
 
 def looks_like_transcript(head: bytes) -> bool:
     """Tell whether lines that begin with `head` are those of a session of Crush."""
-    return _MARK in head and has_line(head, lambda entry: entry.get(_KIND) == "session")
+    return looks_like_session(head, _KIND)
 
 
 def identify(lines: Iterable[bytes]) -> TranscriptIdentity | None:
-    """Return whose lines they are: the first one says it; None = it does not."""
-    for entry in head_objects(lines):
-        data = object_in(entry, "data")
-        name, root = text_or_none(data.get("id")), text_or_none(data.get("root"))
-        if entry.get(_KIND) != "session" or name is None or root is None:
-            continue
-        began = data.get("created")
-        return TranscriptIdentity(
-            root,
-            None if name == root else name,
-            project=text_or_none(data.get("directory")),
-            began_at=float(began) if isinstance(began, int | float) else None,
-        )
-    return None
+    """Return whose lines they are; None = they do not say."""
+    return identify_session(lines, _KIND)
 
 
 class _LineReader:

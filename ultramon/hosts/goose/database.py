@@ -12,6 +12,7 @@ from ultramon.hosts.transcripts.database import (
     MOST_REMEMBERED,
     column_names,
     opened,
+    root_query,
     stamps_of,
     table_names,
     text,
@@ -38,13 +39,7 @@ _CHILDREN = f"""
         WHERE depth < 16
     ) SELECT id FROM down
 """
-_ROOT = f"""
-    WITH RECURSIVE up(id, parent, depth) AS (
-        SELECT id, {_PARENT}, 0 FROM sessions WHERE id = :id
-        UNION ALL SELECT s.id, s.{_PARENT}, depth + 1 FROM sessions s JOIN up ON s.id = up.parent
-        WHERE depth < 16
-    ) SELECT id FROM up ORDER BY depth DESC LIMIT 1
-"""
+_ROOT = root_query(_PARENT)
 _AT = "iif(created_timestamp > 10000000000, created_timestamp / 1000.0, created_timestamp)"
 # Of one second: a compaction, a prompt, what a request cost, its reply.
 _LINES = f"""

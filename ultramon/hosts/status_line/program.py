@@ -99,6 +99,16 @@ class StatusLine:
         """Return the limits of the account's plan, as they were at a time, epoch seconds."""
         return []
 
+    def main(
+        self,
+        argv: list[str],
+        environ: Mapping[str, str] = os.environ,
+        *,
+        unanswered: Unanswered | None = None,
+    ) -> int:
+        """Take one call and print the line; see `run`."""
+        return run(self, argv, environ, unanswered=unanswered)
+
 
 def run(
     line: StatusLine,

@@ -105,6 +105,21 @@ def column_names(database: Any, table: str) -> set[str]:
     return {text(name) for (name,) in rows}
 
 
+def root_query(parent: str) -> str:
+    """Return the query for the session that launched all above one, ``:id`` itself where none did.
+
+    Args:
+        parent: Column of the table ``sessions``.
+    """
+    return f"""
+        WITH RECURSIVE up(id, parent, depth) AS (
+            SELECT id, {parent}, 0 FROM sessions WHERE id = :id
+            UNION ALL SELECT s.id, s.{parent}, depth + 1
+            FROM sessions s JOIN up ON s.id = up.parent WHERE depth < 16
+        ) SELECT id FROM up ORDER BY depth DESC LIMIT 1
+    """
+
+
 def text(value: object) -> str:
     """Return a text of a database, which a damaged file may keep as anything."""
     return value.decode("utf-8", "replace") if isinstance(value, bytes) else ""
