@@ -43,20 +43,7 @@ class Kilo(HostClient):
     def api(self, steps):
         """Serve a scripted model; the client is run inside."""
         api = opencode_client.Api(steps, Step(90_000, text="[[MAIN]] summary"))
-        limit = {"context": _CONTEXT, "output": 8_000}
-        provider = {
-            "npm": "@ai-sdk/openai-compatible",
-            "options": {"baseURL": f"{api.url}/v1", "apiKey": "none"},
-            "models": {"fake-1": {"limit": limit, "tool_call": True}},
-        }
-        own = {
-            "model": "fake/fake-1",
-            "small_model": "fake/fake-1",
-            "autoupdate": False,
-            "share": "disabled",
-            "permission": {"*": "allow"},
-            "provider": {"fake": provider},
-        }
+        own = opencode_client.settings_for(api, _CONTEXT, 8_000)
         (self.configuration / "kilo.json").write_text(json.dumps(own))
         return self.serve(api)
 

@@ -22,6 +22,13 @@ def git(cwd, *arguments, check=True):
     return os.fsdecode(done.stdout).strip("\n")
 
 
+def hide_git_settings(place: Path, monkeypatch) -> None:
+    """Have git be that of nobody in particular, in no repository above a folder."""
+    monkeypatch.setenv("GIT_CONFIG_GLOBAL", os.devnull)
+    monkeypatch.setenv("GIT_CONFIG_SYSTEM", os.devnull)
+    monkeypatch.setenv("GIT_CEILING_DIRECTORIES", str(place))
+
+
 class Project:
     """A repository, its branch of a run, and a tree of its own for the queue."""
 

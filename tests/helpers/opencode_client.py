@@ -35,6 +35,24 @@ class Api(qwen_client.Api):
         return bool(body.get("tools"))
 
 
+def settings_for(api, context, output):
+    """Return the settings of the client, or of a fork, for a scripted model."""
+    limit = {"context": context, "output": output}
+    provider = {
+        "npm": "@ai-sdk/openai-compatible",
+        "options": {"baseURL": f"{api.url}/v1", "apiKey": "none"},
+        "models": {"fake-1": {"limit": limit, "tool_call": True}},
+    }
+    return {
+        "model": "fake/fake-1",
+        "small_model": "fake/fake-1",
+        "autoupdate": False,
+        "share": "disabled",
+        "permission": {"*": "allow"},
+        "provider": {"fake": provider},
+    }
+
+
 class Client(HostClient):
     """The client, installed, with a home and a project.
 
@@ -67,22 +85,8 @@ class Client(HostClient):
     def api(self, steps, compact=None):
         """Serve a scripted model; the client is run inside."""
         api = Api(steps, compact or Step(90_000, text="[[MAIN]] summary"))
-        limit = {"context": self.context, "output": self.output}
-        provider = {
-            "npm": "@ai-sdk/openai-compatible",
-            "options": {"baseURL": f"{api.url}/v1", "apiKey": "none"},
-            "models": {"fake-1": {"limit": limit, "tool_call": True}},
-        }
-        own = {
-            "model": "fake/fake-1",
-            "small_model": "fake/fake-1",
-            "autoupdate": False,
-            "share": "disabled",
-            "permission": {"*": "allow"},
-            "compaction": self.compaction,
-            "provider": {"fake": provider},
-        }
-        self.settings.write_text(json.dumps(own))
+        own = settings_for(api, self.context, self.output)
+        self.settings.write_text(json.dumps({**own, "compaction": self.compaction}))
         return self.serve(api)
 
     def has_resident(self):

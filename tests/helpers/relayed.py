@@ -46,6 +46,10 @@ class RelayedProject:
         path = self.tree(run) / name
         return path.read_text().splitlines() if path.exists() else []
 
+    def workers_environ(self, **more):
+        """What agents of mode ``commits`` need beside the rest: where each notes its worker."""
+        return {"WORKERS": str(self.directory / "workers"), **more}
+
     def items(self, *names):
         path = self.directory / "items"
         path.write_text("".join(f"{name}\n" for name in names))

@@ -5,11 +5,6 @@ import json
 AT = "2026-11-21T20:28:51.642Z"
 
 
-def of(kind, records):
-    """The records of one class."""
-    return [record for record in records if isinstance(record, kind)]
-
-
 def line(entry, **style):
     """One transcript line as the client writes it."""
     return json.dumps(entry, **({"separators": (",", ":")} | style)).encode() + b"\n"

@@ -8,7 +8,8 @@ import base64
 from pathlib import Path
 
 import pytest
-from helpers.transcript_lines import line, of, prompt, reply
+from helpers.transcript_lines import line, prompt, reply
+from helpers.transcript_records import of
 from hypothesis import given
 from hypothesis import strategies as st
 

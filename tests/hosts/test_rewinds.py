@@ -1,7 +1,7 @@
 """What a person takes back begins anew in every client, and is no compaction."""
 
 import pytest
-from helpers.transcript_lines import of
+from helpers.transcript_records import of
 
 from ultramon.hosts.claude_code.reader import LineReader as ClaudeReader
 from ultramon.hosts.codex.reader import LineReader as CodexReader

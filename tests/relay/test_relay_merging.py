@@ -28,12 +28,8 @@ def project(tmp_path):
     end_contexts(made.state)
 
 
-def environ(project, **more):
-    return {"WORKERS": str(project.directory / "workers"), **more}
-
-
 def begin(project, *arguments, mode="commits", **more):
-    return project.begin(mode, *arguments, **environ(project, **more))
+    return project.begin(mode, *arguments, **project.workers_environ(**more))
 
 
 def counts(result):
@@ -185,7 +181,9 @@ def test_a_relay_that_is_killed_is_continued_and_merges_nothing_twice(project):
     until(lambda: "merged: " in relay_lines(relay), relay)
     relay.send_signal(signal.SIGKILL)
     relay.communicate()
-    code, result, told = finish(project.resume(mode="commits", **environ(project)), SECONDS)
+    code, result, told = finish(
+        project.resume(mode="commits", **project.workers_environ()), SECONDS
+    )
     assert (code, counts(result)) == (0, {"assigned": 8, "verified": 8}), told
     assert sorted(merged(project)) == sorted(names)
     items = project.git(
@@ -250,7 +248,7 @@ def test_a_run_that_continues_with_fewer_workers_loses_no_work_of_the_others(pro
     done = project.directory / "workers"
     until(lambda: done.exists() and done.read_text().count("\n") == 4)
     until(lambda: not processes_with(marks_of(project.state)))
-    again = project.resume("--workers", "1", mode="commits", **environ(project))
+    again = project.resume("--workers", "1", mode="commits", **project.workers_environ())
     code, result, told = finish(again, SECONDS)
     assert (code, counts(result)) == (0, {"assigned": 4, "verified": 4}), told
     assert sorted(merged(project)) == names
@@ -320,13 +318,13 @@ def test_items_that_are_added_may_wait_for_those_of_before(project):
     code, _, told = finish(begin(project, "--items", str(path), *CHECK, *TREE), SECONDS)
     assert code == 0, told
     path.write_text('{"item": "3", "after": ["2", "nothing"]}\n')
-    code, _, told = finish(project.resume("--items", str(path), **environ(project)))
+    code, _, told = finish(project.resume("--items", str(path), **project.workers_environ()))
     assert (code, "3 after nothing" in told) == (2, True), told
     path.write_text('{"item": "3", "after": ["2"]}\n{"item": "2", "after": ["3"]}\n')
-    code, _, told = finish(project.resume("--items", str(path), **environ(project)))
+    code, _, told = finish(project.resume("--items", str(path), **project.workers_environ()))
     assert (code, "no circle" in told) == (2, True), told
     path.write_text('{"item": "3", "after": ["2"]}\n')
-    again = project.resume("--items", str(path), mode="commits", **environ(project))
+    again = project.resume("--items", str(path), mode="commits", **project.workers_environ())
     code, result, told = finish(again, SECONDS)
     assert (code, counts(result)) == (0, {"assigned": 3, "verified": 3}), told
 
@@ -347,7 +345,7 @@ def test_a_tree_check_that_fails_without_any_item_stops_the_run_and_rejects_none
     assert counts(result)["claimed"] > 0
     assert "not confirmed" not in told
     broken.unlink()
-    again = project.resume(mode="commits", **environ(project))
+    again = project.resume(mode="commits", **project.workers_environ())
     code, result, told = finish(again, SECONDS)
     assert (code, counts(result)) == (0, {"assigned": 6, "verified": 6}), told
     assert sorted(merged(project)) == names

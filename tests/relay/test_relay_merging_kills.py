@@ -26,10 +26,6 @@ def project(tmp_path):
     end_contexts(made.state)
 
 
-def environ(project):
-    return {"WORKERS": str(project.directory / "workers"), "TAKES": "0.05"}
-
-
 def children_of(pid, name):
     """The processes of a name that another one has started."""
     found = []
@@ -83,18 +79,19 @@ def test_whatever_is_killed_nothing_is_lost_and_nothing_red_is_merged(project, s
     rng = random.Random(seed)
     items = project.items(*rng.sample(NAMES, len(NAMES)))
     given = ("--verify", "grep -Fxqre {item} made", "--verify-all", "! grep -rq bad made")
-    relay = project.begin("commits", *items, *given, "--workers", "3", **environ(project))
+    environ = project.workers_environ(TAKES="0.05")
+    relay = project.begin("commits", *items, *given, "--workers", "3", **environ)
     killed = []
     for _ in range(KILLS):
         killed.append(kill_one(rng, relay, project))
         if killed[-1] == "relay" or relay.poll() is not None:
             relay.communicate()
-            relay = project.resume(mode="commits", **environ(project))
+            relay = project.resume(mode="commits", **environ)
     for _ in range(3):  # a git that was killed as a context began has ended the call
         _, result, told = finish(relay, SECONDS)
         if result is not None and not result["work"]["left"]:
             break
-        relay = project.resume(mode="commits", **environ(project))
+        relay = project.resume(mode="commits", **environ)
     assert result is not None, (killed, told)
     counts = result["work"]["counts"]
     assert result["work"]["lost"] == []

@@ -8,6 +8,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from helpers.merging import hide_git_settings
 
 from ultramon.errors import InvalidAgentIdError, StateCorruptError, WorkspaceError
 from ultramon.relay.workspace import MAX_SHOWN
@@ -22,9 +23,7 @@ HOOKS = (
 
 @pytest.fixture(autouse=True)
 def _nobody_in_particular(tmp_path, monkeypatch):
-    monkeypatch.setenv("GIT_CONFIG_GLOBAL", os.devnull)
-    monkeypatch.setenv("GIT_CONFIG_SYSTEM", os.devnull)
-    monkeypatch.setenv("GIT_CEILING_DIRECTORIES", str(tmp_path))
+    hide_git_settings(tmp_path, monkeypatch)
 
 
 def git(cwd, *arguments, check=True):

@@ -5,7 +5,8 @@ import time
 
 import pytest
 from helpers import DATA
-from helpers.transcript_lines import line, of, prompt, reply
+from helpers.transcript_lines import line, prompt, reply
+from helpers.transcript_records import of
 
 from ultramon.context.note import write_note
 from ultramon.hosts.claude_code.reader import (

@@ -4,7 +4,8 @@ import io
 import json
 
 import pytest
-from helpers.transcript_lines import line, of, prompt, reply
+from helpers.transcript_lines import line, prompt, reply
+from helpers.transcript_records import of
 from hypothesis import given
 from hypothesis import strategies as st
 

@@ -6,6 +6,7 @@ import os
 import pytest
 from helpers import DATA
 from helpers.program import run
+from helpers.transcript_records import of
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -67,11 +68,6 @@ NOTE = write_note(180_000, 258_400, reading=("usage", 0.0), now=1.0)
 def read(*lines):
     """The records of the lines."""
     return list(TRANSCRIPTS.read_transcript(lines))
-
-
-def of(kind, records):
-    """The records of one class."""
-    return [record for record in records if isinstance(record, kind)]
 
 
 def test_a_recorded_rollout_gives_each_response_once():

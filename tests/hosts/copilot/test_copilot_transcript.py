@@ -6,6 +6,7 @@ import os
 import pytest
 from helpers.copilot_session import MAIN, PART_A, PART_B, RECORDED, plant
 from helpers.program import run
+from helpers.transcript_records import of
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -48,11 +49,6 @@ def lines_of(name, agent_id=None):
 
 def records_of(name, agent_id=None):
     return list(TRANSCRIPTS.read_transcript(lines_of(name, agent_id)))
-
-
-def of(kind, records):
-    """The records of one class."""
-    return [record for record in records if isinstance(record, kind)]
 
 
 def event(kind, data, **more):

@@ -3,10 +3,12 @@
 import json
 import os
 import sqlite3
+from functools import partial
 
 import pytest
 from helpers import DATA
 from helpers.program import run
+from helpers.transcript_records import of, stored_records
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -29,6 +31,8 @@ MAIN, CHILD = "11111111-1111-4111-8111-111111111111", "m-1$$call_2"
 SUMMARY = "22222222-2222-4222-8222-222222222222"
 PLAN = "33333333-3333-4333-8333-333333333333"
 
+records_of = partial(stored_records, TRANSCRIPTS)
+
 
 @pytest.fixture
 def path(tmp_path):
@@ -47,15 +51,6 @@ def path(tmp_path):
     ]
     (tmp_path / "crush" / "projects.json").write_text(json.dumps({"projects": projects}))
     return path
-
-
-def records_of(path, name):
-    with TRANSCRIPTS.find_stored(f"{path}/{name}").open() as stream:
-        return list(TRANSCRIPTS.read_transcript(bounded_lines(stream)))
-
-
-def of(kind, records):
-    return [one for one in records if isinstance(one, kind)]
 
 
 def test_a_session_has_the_count_of_its_last_request(path):

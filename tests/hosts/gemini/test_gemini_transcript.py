@@ -5,6 +5,7 @@ import json
 import pytest
 from helpers.gemini_session import RECORDED
 from helpers.program import CAPTURES
+from helpers.transcript_records import of
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -47,11 +48,6 @@ NEWER = ("y", "<state_snapshot>so far, too</state_snapshot>")
 def read(*lines):
     """The records of the lines."""
     return list(TRANSCRIPTS.read_transcript(lines))
-
-
-def of(kind, records):
-    """The records of one class."""
-    return [record for record in records if isinstance(record, kind)]
 
 
 def last(path, *lines):

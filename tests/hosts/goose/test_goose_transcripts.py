@@ -3,10 +3,12 @@
 import json
 import os
 import sqlite3
+from functools import partial
 
 import pytest
 from helpers import DATA
 from helpers.program import run
+from helpers.transcript_records import of, stored_records
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -27,6 +29,8 @@ from ultramon.hosts.transcripts.records import (
 
 RECORDED = DATA / "goose"
 MAIN, CHILD, CARRIED = "20261127_1", "20261127_2", "20261127_3"
+
+records_of = partial(stored_records, TRANSCRIPTS)
 
 
 def plant(path, *names):
@@ -51,15 +55,6 @@ def old(tmp_path):
     path = tmp_path / "old" / "data" / "sessions" / "sessions.db"
     plant(path, "schema_14", "sums")
     return path
-
-
-def records_of(path, name):
-    with TRANSCRIPTS.find_stored(f"{path}/{name}").open() as stream:
-        return list(TRANSCRIPTS.read_transcript(bounded_lines(stream)))
-
-
-def of(kind, records):
-    return [one for one in records if isinstance(one, kind)]
 
 
 @pytest.mark.parametrize(

@@ -2,33 +2,27 @@
 
 import os
 import sqlite3
+from functools import partial
 
 import pytest
 from helpers import DATA
 from helpers.opencode_session import plant, session_id
 from helpers.program import run
+from helpers.transcript_records import stored_records, totals
 
 from ultramon.hosts.kilo.transcripts import TRANSCRIPTS
 from ultramon.hosts.opencode.transcripts import TRANSCRIPTS as OPENCODE
-from ultramon.hosts.transcripts.jsonl import bounded_lines
-from ultramon.hosts.transcripts.records import Billed, Boundary, Overflow, Report
+from ultramon.hosts.transcripts.records import Billed, Boundary, Overflow
 
 RECORDED = DATA / "kilo"
+
+records_of = partial(stored_records, TRANSCRIPTS)
 
 
 @pytest.fixture
 def path(tmp_path):
     """Where the client keeps its database."""
     return tmp_path / "kilo" / "kilo.db"
-
-
-def records_of(path, name):
-    with TRANSCRIPTS.find_stored(f"{path}/{name}").open() as stream:
-        return list(TRANSCRIPTS.read_transcript(bounded_lines(stream)))
-
-
-def totals(records):
-    return [one.tokens + one.output_tokens for one in records if isinstance(one, Report)]
 
 
 @pytest.mark.parametrize(

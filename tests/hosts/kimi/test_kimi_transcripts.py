@@ -7,6 +7,7 @@ import shutil
 import pytest
 from helpers import DATA
 from helpers.program import run
+from helpers.transcript_records import of
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -50,10 +51,6 @@ def identity_of(path):
 def records_of(agent):
     with open(file_of(agent), "rb") as stream:
         return list(read_transcript(stream))
-
-
-def of(kind, records):
-    return [one for one in records if isinstance(one, kind)]
 
 
 @pytest.mark.parametrize(

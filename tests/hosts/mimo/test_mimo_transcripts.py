@@ -2,10 +2,12 @@
 
 import os
 import sqlite3
+from functools import partial
 
 import pytest
 from helpers import DATA
 from helpers.opencode_session import plant
+from helpers.transcript_records import stored_records, totals
 
 from ultramon.hosts.mimo.transcripts import TRANSCRIPTS
 from ultramon.hosts.opencode import database as queries
@@ -16,6 +18,8 @@ from ultramon.recordings.clients import find_by_id
 
 MAIN, PEER, PART = "ses_0aMain", "ses_0bPeer", "ses_0aMain.general-1"
 
+records_of = partial(stored_records, TRANSCRIPTS)
+
 
 @pytest.fixture
 def path(tmp_path):
@@ -23,15 +27,6 @@ def path(tmp_path):
     path = tmp_path / "mimocode" / "mimocode.db"
     plant(path, "session", recorded=DATA / "mimo")
     return path
-
-
-def records_of(path, name):
-    with TRANSCRIPTS.find_stored(f"{path}/{name}").open() as stream:
-        return list(TRANSCRIPTS.read_transcript(bounded_lines(stream)))
-
-
-def totals(records):
-    return [one.tokens + one.output_tokens for one in records if isinstance(one, Report)]
 
 
 @pytest.mark.parametrize(

@@ -5,6 +5,7 @@ import json
 import pytest
 from helpers import DATA
 from helpers.qwen_session import NEW, OLD, recording
+from helpers.transcript_records import of
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -39,10 +40,6 @@ def reply(tokens, *parts, **more):
 
 def read(*lines):
     return list(TRANSCRIPTS.read_transcript(lines))
-
-
-def of(kind, records):
-    return [record for record in records if isinstance(record, kind)]
 
 
 def records_of(version, name, pattern="*-*.jsonl"):

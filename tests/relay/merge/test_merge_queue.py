@@ -20,13 +20,6 @@ from ultramon.relay.merge.trees import changed_files, merge_trees
 LINES = "".join(f"line {number}\n" for number in range(40))
 
 
-@pytest.fixture(autouse=True)
-def _nobody_in_particular(tmp_path, monkeypatch):
-    monkeypatch.setenv("GIT_CONFIG_GLOBAL", os.devnull)
-    monkeypatch.setenv("GIT_CONFIG_SYSTEM", os.devnull)
-    monkeypatch.setenv("GIT_CEILING_DIRECTORIES", str(tmp_path))
-
-
 @pytest.fixture
 def project(tmp_path):
     made = Project(tmp_path)

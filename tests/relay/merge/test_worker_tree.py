@@ -1,7 +1,5 @@
 """The tree of a worker: what it hands to the queue, what it keeps, how it begins."""
 
-import os
-
 import pytest
 from helpers.merging import BRANCH, Project, git
 
@@ -10,13 +8,6 @@ from ultramon.relay.merge.branch import MergedItem, RunBranch
 from ultramon.relay.merge.worker_tree import WorkerTree
 
 REFS = "refs/ultramon/job"
-
-
-@pytest.fixture(autouse=True)
-def _nobody_in_particular(tmp_path, monkeypatch):
-    monkeypatch.setenv("GIT_CONFIG_GLOBAL", os.devnull)
-    monkeypatch.setenv("GIT_CONFIG_SYSTEM", os.devnull)
-    monkeypatch.setenv("GIT_CEILING_DIRECTORIES", str(tmp_path))
 
 
 @pytest.fixture
