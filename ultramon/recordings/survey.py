@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 from ultramon.context.limits import resolve_limit
 from ultramon.recordings.bills import Bill, Biller, price_data_of
 from ultramon.recordings.index import Summarized
+from ultramon.recordings.short_names import id_lengths, short_names
 from ultramon.recordings.standing_costs import StandingAgent, standing_costs
 from ultramon.recordings.survey_models import (
     DayUse,
@@ -53,7 +54,6 @@ DEAREST_SUBAGENTS = 10
 """The most subagents listed of a session."""
 MOST_NAMES = 50
 """The most sources, files and projects listed; what is left is added up."""
-_LEAST_ID_CHARS = 8
 
 
 class _Agent(NamedTuple):
@@ -182,7 +182,7 @@ def survey(
             files[shown] += round(tokens)
     total = sum(sources.values())
     names = short_names({one.project for one in sessions if one.project is not None})
-    shortest = _id_lengths(sessions) if by_id else {}
+    shortest = id_lengths({one.first.summary.session_id for one in sessions}) if by_id else {}
     worst = sorted(sessions, key=lambda one: (one.badness, one.ended_at), reverse=True)
     dearest = sorted((one for one in sessions if one.bill.cost.usd), key=_dearest_first)
     standing, by_standing = standing_costs(_standing(sessions), memory_files)
@@ -470,41 +470,3 @@ def _time(epoch_seconds: float) -> datetime | None:
 
 def _absolute(path: str, project: str | None) -> str:
     return path if project is None else foreign_paths.join(project, path)
-
-
-def short_names(paths: set[str], least: int = 1) -> dict[str, str]:
-    """Return the end of each path, long enough that no other one ends alike.
-
-    Args:
-        paths: What the names shall distinguish.
-        least: The fewest parts of a path to show.
-    """
-    names = {}
-    for path in paths:
-        parts = foreign_paths.parts(path) or [path]
-        count = least
-        while count < len(parts) and any(_ends(other, parts[-count:]) for other in paths - {path}):
-            count += 1
-        names[path] = "/".join(parts[-count:])
-    return names
-
-
-def _ends(path: str, parts: list[str]) -> bool:
-    return foreign_paths.parts(path)[-len(parts) :] == parts
-
-
-def _id_lengths(sessions: list[_Session]) -> dict[str, int]:
-    """Return how many characters of each session's id are needed to tell it from the others."""
-    ids = sorted({one.first.summary.session_id for one in sessions})
-    lengths = {}
-    for at, name in enumerate(ids):
-        # In sorted order the id with the longest common beginning is a neighbour.
-        around = ids[max(0, at - 1) : at] + ids[at + 1 : at + 2]
-        shared = max((_shared_chars(name, other) for other in around), default=0)
-        lengths[name] = max(_LEAST_ID_CHARS, shared + 1)
-    return lengths
-
-
-def _shared_chars(first: str, second: str) -> int:
-    pairs = enumerate(zip(first, second, strict=False))
-    return next((at for at, (one, other) in pairs if one != other), min(len(first), len(second)))

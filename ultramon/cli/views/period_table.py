@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from ultramon.cli.output import field, make_console, make_table, plural, short_tokens
 from ultramon.cli.views.report_screen import price_words
 from ultramon.prices.cost import cost_words, range_words
-from ultramon.recordings.survey import short_names
+from ultramon.recordings.short_names import short_names
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

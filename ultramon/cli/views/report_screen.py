@@ -12,8 +12,9 @@ from ultramon.cli.output import field, level_style, make_console, make_table, pl
 from ultramon.context.ladder import CRITICAL, WARNING
 from ultramon.hosts.transcripts.records import MEMORY
 from ultramon.prices.cost import cost_words, dollars, range_words, short_cost
+from ultramon.recordings.short_names import short_names
 from ultramon.recordings.source_words import REST, servers_in, source_words
-from ultramon.recordings.survey import MOST_NAMES, WORST_SESSIONS, short_names
+from ultramon.recordings.survey import MOST_NAMES, WORST_SESSIONS
 from ultramon.state.plan_words import plan_line
 from ultramon.state.usage_percent import whole_percent
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from ultramon.cli.output import age, field, make_console, make_table, short_tokens
-from ultramon.recordings.survey import short_names
+from ultramon.recordings.short_names import short_names
 from ultramon.state.usage_percent import whole_percent
 
 if TYPE_CHECKING:
