@@ -7,7 +7,7 @@ import os
 
 import pytest
 from helpers.html import HOSTILE
-from helpers.postgres_network import backend, network  # noqa: F401
+from helpers.postgres_network import backend, network, wait_until  # noqa: F401
 from helpers.program import run as run_program
 from helpers.web_page import WebServing, browser  # noqa: F401
 
@@ -30,14 +30,29 @@ ROWS = """() => Object.fromEntries([...document.querySelectorAll('tr[data-agent]
     row.dataset.level ?? null, row.dataset.liveness, row.dataset.phase,
     row.querySelector('.doing').innerText,
   ]]))"""
-IS_SHOWN = f"expected => JSON.stringify(Object.entries(({ROWS})()).sort()) === expected"
+HAS_TOKENS = """([agent, tokens]) => document.querySelector(
+  `tr[data-agent=${agent}] .tokens`)?.dataset.value === String(tokens)"""
 
 
 def text(value):
     return None if value is None else str(value)
 
 
-def expected(**changes):
+def wait_until_equal(page, **changes):
+    """Wait until the page shows what `status --json` prints then; return its rows.
+
+    The state is read anew each time: a monitor's last change is on disk up to
+    `save_interval_seconds` after it was reported.
+    """
+
+    def equal():
+        shown, expected = page.evaluate(ROWS), status_rows(**changes)
+        return shown if shown == expected else None
+
+    return wait_until(equal)
+
+
+def status_rows(**changes):
     """Return the rows that the page must have, from what `status --json` prints."""
     changes.setdefault("ULTRAMON_STATE_DIR", os.environ["ULTRAMON_STATE_DIR"])
     printed = json.loads(run_program("status", "--json", **changes).stdout)
@@ -54,7 +69,7 @@ def expected(**changes):
             one["phase"],
             one["currentTask"] or "",
         ]
-    return json.dumps(sorted(map(list, rows.items())), separators=(",", ":"), ensure_ascii=False)
+    return rows
 
 
 @pytest.fixture
@@ -97,7 +112,7 @@ def test_the_page_equals_status_while_agents_change(store, open_page):
     unknown = create_context_monitor("unknown", UNKNOWN, backend=store).start()
     with WebServing(store) as serving:
         page = open_page(serving)
-        page.wait_for_function(IS_SHOWN, arg=expected())
+        wait_until_equal(page)
         page.locator("tr[data-agent=agent-2] a").focus()
         for round_ in range(1, 4):
             for number, monitor in enumerate(monitors):
@@ -106,12 +121,16 @@ def test_the_page_equals_status_while_agents_change(store, open_page):
                 monitor.update_heartbeat()
             unknown.report_usage(input_tokens=500 * round_)
             unknown.update_heartbeat()
-            page.wait_for_function(IS_SHOWN, arg=expected())
+            page.wait_for_function(HAS_TOKENS, arg=["agent-3", 2_800 * round_])
+            page.wait_for_function(HAS_TOKENS, arg=["unknown", 500 * round_])
+            rows = wait_until_equal(page)
+            assert [rows[f"agent-{number}"][-1] for number in range(4)] == [f"step {round_}"] * 4
         focused = page.evaluate("document.activeElement.closest('tr')?.dataset.agent")
         assert focused == "agent-2"
         monitors.pop().stop()
         late = create_context_monitor("late", CONFIG, backend=store).start()
-        page.wait_for_function(IS_SHOWN, arg=expected())
+        page.locator("tr[data-agent=late]").wait_for()
+        wait_until_equal(page)
         assert page.said == []
     for monitor in (*monitors, unknown, late):
         monitor.stop()
@@ -222,14 +241,14 @@ def test_the_page_equals_status_after_the_store_was_away(network, backend, open_
     status = {"ULTRAMON_BACKEND": direct.whole_url}
     with WebServing(backend) as serving:
         page = open_page(serving)
-        page.wait_for_function(IS_SHOWN, arg=expected(**status))
+        wait_until_equal(page, **status)
         network.refuse()
         page.get_by_text("The store does not answer, what is below is from").wait_for()
         assert page.locator("tr[data-agent=one]").count() == 1
         monitor.report_usage(input_tokens=8_000)
         monitor.update_heartbeat()
         network.accept()
-        page.wait_for_function(IS_SHOWN, arg=expected(**status))
+        wait_until_equal(page, **status)
         assert page.get_by_text("The store does not answer").count() == 0
     monitor.stop()
 
