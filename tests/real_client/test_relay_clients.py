@@ -119,7 +119,7 @@ def play(directory, seed, *, items, limits, order="claude,codex", limit_seconds=
             given = [word for name in names for word in (*arguments[name], "--")][:-1]
             choices = RelayChoices(
                 GOAL, str(job.directory), RULES, tuple(job.items), job.check_command,
-                agent=order, arguments=tuple(given),
+                agent=order, arguments=tuple(given), may_pay=tuple(names[1:]),
             )  # fmt: skip
             with as_a_process(environ):
                 if "gemini" in names:

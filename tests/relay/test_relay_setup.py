@@ -208,6 +208,9 @@ def test_on_a_terminal_a_worktree_that_does_not_fit_is_a_question(project, answe
     )
     child.expect_exact("Make it all the same? [y/N]")
     child.sendline(answer)
+    if answer == "y":
+        child.expect_exact("Start? [y/N]")
+        child.sendline("y")
     child.expect(pexpect.EOF)
     child.close()
     assert child.exitstatus == code, child.before

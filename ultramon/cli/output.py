@@ -157,9 +157,14 @@ def print_line(text: str) -> None:
     click.echo(text)
 
 
+def has_person() -> bool:
+    """Return whether there is a terminal to ask a question at."""
+    return sys.stdin is not None and sys.stdin.isatty() and sys.stderr.isatty()
+
+
 def confirmed(question: str) -> bool:
     """Ask a person who can answer; without one the answer is no."""
-    if not (sys.stdin is not None and sys.stdin.isatty() and sys.stderr.isatty()):
+    if not has_person():
         return False
     return click.confirm(sanitize(question), default=False, err=True)
 

@@ -72,6 +72,9 @@ class RelayChoices:
         protect: Pathspecs of git: an item that changes such a file is set aside.
         item_paths: What items touch, by item; see `ItemPlan`.
         item_after: What items wait for, likewise.
+        may_pay: The agents that may work although they pay otherwise than by a subscription,
+            beside the first one.
+        paid_by: What the first agent paid by when the run began; None = nothing said it.
     """
 
     goal: str
@@ -101,6 +104,8 @@ class RelayChoices:
     protect: tuple[str, ...] = ()
     item_paths: dict[str, tuple[str, ...]] = field(default_factory=dict)
     item_after: dict[str, tuple[str, ...]] = field(default_factory=dict)
+    may_pay: tuple[str, ...] = ()
+    paid_by: str | None = None
 
     @property
     def is_merged(self) -> bool:
@@ -200,7 +205,8 @@ class RelayChoices:
     def _decode(cls, value: dict[str, Any]) -> RelayChoices:
         for name in ("rules", "items", "arguments"):
             value[name] = None if value[name] is None else tuple(value[name])
-        value["protect"] = tuple(value.get("protect", ()))
+        for name in ("protect", "may_pay"):
+            value[name] = tuple(value.get(name, ()))
         for name in ("item_paths", "item_after"):
             value[name] = {item: tuple(them) for item, them in value.get(name, {}).items()}
         return cls(**value)

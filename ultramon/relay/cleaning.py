@@ -156,6 +156,21 @@ def clean_run(
     return cleaned
 
 
+def discard_run(run: str, *, state_directory: str) -> None:
+    """Remove what was made for a run that never began a context: its name is free again.
+
+    Args:
+        run: The run.
+        state_directory: Where states are kept.
+
+    Raises:
+        StateError: As `clean_run`.
+        WorkspaceError: As `clean_run`.
+    """
+    clean_run(run, state_directory=state_directory)
+    shutil.rmtree(run_directory(state_directory, run))
+
+
 def _check_idle(run: str, state_directory: str) -> ItemCounts:
     """Check that no process of the run works; return what has become of its items.
 

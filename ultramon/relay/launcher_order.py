@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Iterator, Mapping, Sequence
 
     from ultramon.relay.launchers.port import AgentLauncher
     from ultramon.system.clock import Clock
@@ -17,10 +17,18 @@ class Launchers:
     Args:
         launchers: By the agent's name in the choices, in the order in which they are preferred.
         clock: For the ends of limits.
+        allowed: The agents that may begin contexts; None = all. The others end what they have
+            begun.
     """
 
-    def __init__(self, launchers: Mapping[str, AgentLauncher], clock: Clock) -> None:
+    def __init__(
+        self,
+        launchers: Mapping[str, AgentLauncher],
+        clock: Clock,
+        allowed: Sequence[str] | None = None,
+    ) -> None:
         self._launchers = dict(launchers)
+        self._allowed = tuple(launchers if allowed is None else allowed)
         self._clock = clock
         self._limited_until = dict.fromkeys(self._launchers, 0.0)
         self._held_until: dict[str, float] = {}
@@ -46,7 +54,7 @@ class Launchers:
         """Return the preferred one that is free, else that whose limit ends first."""
         now = self._clock.now()
         # All that are free count alike, and `min` keeps the first of them: the user's order.
-        return min(self._launchers, key=lambda name: max(now, self.free_at(name)))
+        return min(self._allowed, key=lambda name: max(now, self.free_at(name)))
 
     def free_at(self, name: str) -> float:
         """Return from when an agent is free, epoch seconds; in the past where it is."""
@@ -67,5 +75,5 @@ class Launchers:
     def free_beside(self, name: str) -> str | None:
         """Return the preferred one of the others that is free; None = none is."""
         now = self._clock.now()
-        others = (one for one in self._launchers if one != name)
+        others = (one for one in self._allowed if one != name)
         return next((one for one in others if self.free_at(one) <= now), None)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 from ultramon.backends.opening import open_backend
@@ -18,6 +18,7 @@ from ultramon.relay.launchers.gemini import GeminiLauncher
 from ultramon.relay.launchers.opencode import OpencodeLauncher
 from ultramon.relay.launchers.qwen import QwenLauncher
 from ultramon.relay.option_values import CLAUDE, CODEX, COMMAND, COPILOT, GEMINI, OPENCODE, QWEN
+from ultramon.relay.paying import Payers
 from ultramon.relay.prompts import hand_over_note
 from ultramon.relay.run_folder import run_directory, worker_directory, worker_numbers
 from ultramon.relay.runs.merging import CHECKING
@@ -81,6 +82,7 @@ class OpenedRelay:
         is_single: Whether it has one context that is not asked to hand over.
         recheck: Whether to check again what an earlier call has verified.
         confirm: Asked with a question before the run begins.
+        payers: What its agents pay by.
     """
 
     run: str
@@ -91,6 +93,7 @@ class OpenedRelay:
     judged: RelayWorkspace | None
     retired: tuple[RelayWorkspace, ...]
     state_directory: str
+    payers: Payers
     notes: list[str] = field(default_factory=list)
     is_single: bool = False
     recheck: bool = False
@@ -112,7 +115,7 @@ class OpenedRelay:
         run = Run(
             self.run,
             self.choices,
-            Launchers(self.launchers, SYSTEM_CLOCK),
+            Launchers(self.launchers, SYSTEM_CLOCK, self.payers.allowed),
             self.workspaces,
             self.judged,
             open_backend(self.state_directory),
@@ -137,6 +140,9 @@ class OpenedRelay:
             yield f"{program} · {permissions}" if permissions else program
             if found.warning:
                 yield found.warning
+        plans, now = PlanLimits(self.state_directory), SYSTEM_CLOCK.now()
+        if pays := " · ".join(self.payers.describe(plans, now)):
+            yield f"pays: {pays}"
         yield self._describe_workspace()
         places = [one for one in (*self.workspaces, self.judged) if one is not None]
         if (disk := self.workspace.disk) is not None:
@@ -265,6 +271,9 @@ def open_relay(
             enforce=not is_single,
         )
     checked = {name: one.check(choices.cwd) for name, one in launchers.items()}
+    payers = Payers(launchers, choices)
+    payers.check(confirm)
+    choices = replace(choices, paid_by=payers.first_kind)
     is_merged = choices.is_merged and not is_single
     choices.check_merged()
 
@@ -289,6 +298,7 @@ def open_relay(
         open_worker(CHECKING) if is_merged else None,
         tuple(map(open_worker, _retired(state_directory, run, count))) if is_merged else (),
         state_directory,
+        payers,
         is_single=is_single,
         confirm=confirm,
     )

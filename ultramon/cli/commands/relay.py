@@ -12,7 +12,7 @@ import click
 from click.core import ParameterSource
 
 from ultramon.cli.exit_codes import CommandFailed, ExitCode
-from ultramon.cli.output import confirmed, plural, print_json, print_result, say
+from ultramon.cli.output import confirmed, has_person, plural, print_json, print_result, say
 from ultramon.cli.selection import present_directory, store_options, time_span, token_count
 from ultramon.errors import ConfigurationError
 from ultramon.relay.option_values import (
@@ -49,6 +49,11 @@ def _share(text: str) -> float:
     return int(digits) / 100
 
 
+def _names(text: str) -> tuple[str, ...]:
+    """Return the names of a list with commas."""
+    return tuple(name for part in text.split(",") if (name := part.strip()))
+
+
 class _Command(click.Command):
     """Takes everything behind ``--`` as it is."""
 
@@ -76,6 +81,13 @@ class _Command(click.Command):
     metavar="NAMES",
     help=f"{', '.join(f'`{name}`' for name in HOSTS)}, several with commas, or `{COMMAND}`: any "
     "program that uses the SDK.",
+)
+@click.option(
+    "--may-pay",
+    type=_names,
+    metavar="NAMES",
+    default="",
+    help="Agents behind the first that may work although they have no subscription, with commas.",
 )
 @click.option(
     "--items",
@@ -206,6 +218,7 @@ class _Command(click.Command):
     is_flag=True,
     help="Then run the same job in one session without relay, and print both: twice the cost.",
 )
+@click.option("--yes", "-y", is_flag=True, help="Start without asking, at a terminal too.")
 @click.option("--program", help="The host's program, where it is not on PATH.", metavar="PATH")
 @store_options
 def command(
@@ -215,6 +228,7 @@ def command(
     resume: str | None,
     clean: str | None,
     recheck: bool,
+    yes: bool,
     state_dir: str | None,
     json: bool,
     **given: Any,
@@ -262,6 +276,10 @@ def command(
     opened = open_relay(name, choices, state_directory=directory, confirm=confirmed)
     opened.notes += notes
     opened.recheck = recheck
+    for line in opened.head():
+        say(line)
+    if resume is None and not yes:
+        _ask(opened)
     result = _run(opened)
     code = _exit_code(result)
     facts: dict[str, Any] = {**result.to_json(), "exitCode": int(code)}
@@ -278,6 +296,8 @@ def command(
             is_single=True,
             confirm=confirmed,
         )
+        for line in alone.head():
+            say(line)
         single = _run(alone)
         facts["alone"] = single.to_json()
         if not json:
@@ -288,15 +308,31 @@ def command(
     return code
 
 
+def _ask(opened: OpenedRelay) -> None:
+    """Ask a person, where there is one, whether to start; remove what was made where not.
+
+    Raises:
+        CommandFailed: The answer is no.
+    """
+    from ultramon.relay.cleaning import discard_run
+
+    is_agreed = False
+    try:
+        is_agreed = not has_person() or confirmed("Start?")
+    finally:  # also where Ctrl-C is the answer
+        if not is_agreed:
+            discard_run(opened.run, state_directory=opened.state_directory)
+    if not is_agreed:
+        raise CommandFailed("not started: what was made for the run is removed")
+
+
 def _run(opened: OpenedRelay) -> RelayResult:
-    """Say what holds, and run a relay to its end."""
+    """Run a relay to its end."""
     from ultramon.backends.opening import open_backend
     from ultramon.cli.views.relay_progress import shown
     from ultramon.fleet.background_looks import background_looks
     from ultramon.recordings.budgets import budget_looks
 
-    for line in opened.head():
-        say(line)
     backend = open_backend(opened.state_directory)
     budgets = budget_looks(opened.state_directory, backend)
     looks = background_looks(backend, opened.state_directory, "relay", budgets)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 import shlex
 from functools import cached_property
@@ -35,6 +36,7 @@ from ultramon.relay.launchers.outcome import (
     end_after_result,
     limit_by_status,
 )
+from ultramon.relay.launchers.payer import API_KEY, SUBSCRIPTION, Payer, read_object
 from ultramon.state.plan_limits import FIVE_HOURS, SEVEN_DAYS
 
 if TYPE_CHECKING:
@@ -64,6 +66,15 @@ REFUSED_ARGUMENTS = {
 _PERMITTING = ("--allowedTools", "--allowed-tools", "--permission-mode", "--disallowedTools")
 
 
+_BILLED_BY_USE = (
+    "CLAUDE_CODE_USE_BEDROCK",
+    "CLAUDE_CODE_USE_VERTEX",
+    "CLAUDE_CODE_USE_FOUNDRY",
+    "ANTHROPIC_AUTH_TOKEN",
+    "ANTHROPIC_API_KEY",
+)
+_KEY_COMMAND = "apiKeyHelper"
+_LOGIN_TOKEN = "CLAUDE_CODE_OAUTH_TOKEN"
 _ENDS = {
     "completed": COMPLETED,
     "hook_stopped": STOPPED,
@@ -115,6 +126,26 @@ class ClaudeCodeLauncher(HookedLauncher):
         """Return the model of the arguments or the environment; short names change each year."""
         given = self.given("--model") or environ.get("ANTHROPIC_MODEL")
         return given if given is not None and given.startswith("claude-") else None
+
+    def payer(self, cwd: str, environ: Mapping[str, str]) -> Payer:
+        """Return what requests are charged to, in the host's own order; see `AgentLauncher`.
+
+        A headless session takes a key before a login. Logins in the keychain of macOS are not seen.
+        """
+        layers = [read_object(layer.path) for layer in find_layers(cwd)]
+        given: dict[str, Any] = dict(environ)
+        for settings in layers:
+            given |= as_object(settings.get("env"))
+        for name in _BILLED_BY_USE:
+            if given.get(name):
+                return Payer(API_KEY, name)
+        if any(settings.get(_KEY_COMMAND) for settings in layers):
+            return Payer(API_KEY, _KEY_COMMAND)
+        if given.get(_LOGIN_TOKEN):
+            return Payer(SUBSCRIPTION, _LOGIN_TOKEN)
+        directory = self.host.dialect.account_directory(environ)
+        login = read_object(os.path.join(directory, ".credentials.json")).get("claudeAiOauth")
+        return Payer(SUBSCRIPTION) if login else Payer()
 
     def describe_permissions(self) -> str:
         """Return whose permissions hold; see `AgentLauncher.describe_permissions`."""

@@ -43,9 +43,10 @@ from ultramon.relay.launchers.outcome import (
     end_after_result,
     limit_by_status,
 )
+from ultramon.relay.launchers.payer import API_KEY, SUBSCRIPTION, Payer, read_object
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
     from ultramon.hosts.transcripts.records import LastReading
 
@@ -64,6 +65,7 @@ REFUSED_ARGUMENTS = {
 _UNASKED = ("--dangerously-bypass-approvals-and-sandbox", "--yolo")
 
 
+_KEY, _TOKEN = "CODEX_API_KEY", "CODEX_ACCESS_TOKEN"
 _SOURCE = "sessionFlags"
 _LIST = 2
 _CLIENT = {"name": "ultramon", "version": "1"}
@@ -90,6 +92,21 @@ class CodexLauncher(HookedLauncher):
         if not self._trust:
             allowed = f"set so that hooks run: {UNSEEN.partition(', and ')[0]}"
             raise ConfigurationError("hooks", "off", allowed, "the host's configuration")
+
+    def payer(self, cwd: str, environ: Mapping[str, str]) -> Payer:
+        """Return what requests are charged to; see `AgentLauncher`.
+
+        A key in the environment comes before a login. Another provider, or a login in the keyring
+        of the system, is not known.
+        """
+        if environ.get(_KEY):
+            return Payer(API_KEY, _KEY)
+        if environ.get(_TOKEN):
+            return Payer(SUBSCRIPTION, _TOKEN)
+        login = read_object(os.path.join(self.host.dialect.account_directory(environ), "auth.json"))
+        if login.get("OPENAI_API_KEY"):
+            return Payer(API_KEY, "auth.json")
+        return Payer(SUBSCRIPTION) if login.get("tokens") else Payer()
 
     def describe_permissions(self) -> str:
         """Return whose permissions hold; see `AgentLauncher.describe_permissions`."""

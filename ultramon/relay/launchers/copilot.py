@@ -36,11 +36,12 @@ from ultramon.relay.launchers.outcome import (
     end_after_result,
     limit_by_status,
 )
+from ultramon.relay.launchers.payer import API_KEY, SUBSCRIPTION, Payer
 from ultramon.relay.run_folder import run_directory
 from ultramon.system.files import make_private_directory, replace_file
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Mapping
 
 _FOLDER = "copilot.plugin"
 _HOOKS = "hooks.json"
@@ -64,6 +65,7 @@ REFUSED_ARGUMENTS = {
 _UNASKED = ("--allow-all-tools", "--allow-all", "--yolo")
 _DENIED, _ENDED = "denied", "rejected"
 """Codes of calls that no person was there to allow, and that a hook denied."""
+_PROVIDER = "COPILOT_PROVIDER_BASE_URL"
 _QUOTA = "quota"
 
 
@@ -78,6 +80,10 @@ class CopilotLauncher(HookedLauncher):
     refused_arguments = REFUSED_ARGUMENTS
     outer_variables = ("COPILOT_CLI", "COPILOT_AGENT_SESSION_ID", "COPILOT_PROJECT_DIR")
     can_enforce = True
+
+    def payer(self, cwd: str, environ: Mapping[str, str]) -> Payer:
+        """Return what requests are charged to: the plan, but for a provider of the user's own."""
+        return Payer(API_KEY, _PROVIDER) if environ.get(_PROVIDER) else Payer(SUBSCRIPTION)
 
     def describe_permissions(self) -> str:
         """Return whose permissions hold; see `AgentLauncher.describe_permissions`."""

@@ -33,6 +33,7 @@ from ultramon.relay.launchers.outcome import (
     end_after_result,
     limit_by_status,
 )
+from ultramon.relay.launchers.payer import API_KEY, SUBSCRIPTION, Payer
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -62,6 +63,8 @@ REFUSED_ARGUMENTS = REFUSED_BY_BOTH | {
 _UNASKED = ("-y", "--yolo", "--approval-mode=yolo")
 _PROMPTS = frozenset({"replace", "run_shell_command", "web_fetch", "write_file"})
 """Tools that a session without a person does not have where they would prompt."""
+_LOGIN = "oauth-personal"
+_BILLED_BY_USE = ("GOOGLE_GENAI_USE_VERTEXAI", "GEMINI_API_KEY")
 _NO_TOOL = "tool_not_registered"
 _USED_UP = re.compile(r"exhausted your|quota")
 
@@ -122,6 +125,19 @@ class GeminiLauncher(GeminiArgumentsLauncher):
         if (off := find_switch(settings)) is not None:
             allowed = f"otherwise, so {off.cure}: {UNSEEN}"
             raise ConfigurationError(off.name, off.value, allowed, settings.path)
+
+    def payer(self, cwd: str, environ: Mapping[str, str]) -> Payer:
+        """Return what requests are charged to; see `AgentLauncher`.
+
+        The choice in the user's settings comes before the environment.
+        """
+        chosen = hooks().get("security", "auth", "selectedType")
+        if chosen:
+            return Payer(SUBSCRIPTION) if chosen == _LOGIN else Payer(API_KEY, str(chosen))
+        if environ.get("GOOGLE_GENAI_USE_GCA") == "true":
+            return Payer(SUBSCRIPTION)
+        found = (name for name in _BILLED_BY_USE if environ.get(name))
+        return next((Payer(API_KEY, name) for name in found), Payer())
 
     def known_model(self, environ: Mapping[str, str]) -> str | None:
         """Return the model of the arguments or the environment."""

@@ -15,7 +15,8 @@ from ultramon.context.limits import parse_overflow
 from ultramon.errors import ConfigurationError
 from ultramon.hosts.install.hook_commands import command_line, script_path
 from ultramon.hosts.install.interpreter import this_interpreter
-from ultramon.hosts.opencode.configuration import LIMITS_VARIABLE
+from ultramon.hosts.opencode.configuration import LIMITS_VARIABLE, config_directory
+from ultramon.hosts.opencode.configuration import OPENCODE as OPENCODE_FILES
 from ultramon.hosts.opencode.host import OPENCODE
 from ultramon.hosts.opencode.plugin_file import HOOK, PluginFile
 from ultramon.hosts.opencode.reader import ABORTED, OVERFLOW_ERROR
@@ -40,6 +41,7 @@ from ultramon.relay.launchers.outcome import (
     end_after_result,
     limit_by_status,
 )
+from ultramon.relay.launchers.payer import API_KEY, SUBSCRIPTION, Payer, read_object
 from ultramon.relay.run_folder import run_directory
 from ultramon.system.files import replace_file
 
@@ -49,6 +51,7 @@ if TYPE_CHECKING:
 CONFIGURATION = "OPENCODE_CONFIG_CONTENT"
 _PLUGINS = "plugin"
 _FILE = "ultramon.js"
+_MAX_MODEL_CHARS = 200
 _PURE = "OPENCODE_PURE"
 REFUSED_ARGUMENTS = {
     "run": OWN,
@@ -83,6 +86,19 @@ class OpencodeLauncher(HookedLauncher):
         if os.environ.get(_PURE, "").lower() not in ("", "0", "false"):
             raise ConfigurationError(_PURE, os.environ[_PURE], f"unset: {UNSEEN}", "environment")
         _own_configuration()
+
+    def payer(self, cwd: str, environ: Mapping[str, str]) -> Payer:
+        """Return what requests are charged to, by the provider of the model; see `AgentLauncher`.
+
+        Of a key in the environment or the configuration nothing is known.
+        """
+        configured = read_object(os.path.join(config_directory(environ), "opencode.json"))
+        model = as_text(self.given("-m", "--model") or configured.get("model"), _MAX_MODEL_CHARS)
+        logins = read_object(os.path.join(OPENCODE_FILES.data_directory(environ), "auth.json"))
+        login = as_object(logins.get(model.partition("/")[0]))
+        if login.get("type") == "oauth":
+            return Payer(SUBSCRIPTION)
+        return Payer(API_KEY, "auth.json") if login.get("type") == "api" else Payer()
 
     def describe_permissions(self) -> str:
         """Return whose permissions hold; see `AgentLauncher.describe_permissions`."""

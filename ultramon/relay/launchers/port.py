@@ -7,6 +7,7 @@ from contextlib import ExitStack
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
 
+from ultramon.relay.launchers.payer import Payer
 from ultramon.system.files import open_private_output
 
 if TYPE_CHECKING:
@@ -126,6 +127,15 @@ class AgentLauncher(Protocol):
         None, as here, where it is not.
         """
         return None
+
+    def payer(self, cwd: str, environ: Mapping[str, str]) -> Payer:
+        """Return what the requests of its contexts are charged to; unknown, as here, for some.
+
+        Args:
+            cwd: As for `check`.
+            environ: That of its contexts.
+        """
+        return Payer()
 
     def describe_permissions(self) -> str:
         """Return which permissions its agents have, in words; empty, as here, for all."""

@@ -33,6 +33,7 @@ from ultramon.relay.launchers.outcome import (
     SpentTokens,
     limit_by_status,
 )
+from ultramon.relay.launchers.payer import API_KEY, SUBSCRIPTION, Payer
 from ultramon.relay.run_folder import run_directory
 from ultramon.system.files import replace_file
 
@@ -55,6 +56,7 @@ REFUSED_ARGUMENTS = REFUSED_BY_BOTH | {
 
 
 _STATUS = re.compile(r"^\[API Error: (\d{3})\b")
+_LOGIN, _KEY = "qwen-oauth", "OPENAI_API_KEY"
 _USED_UP = re.compile(r"quota|usage limit", re.IGNORECASE)
 _ENDS_AT = re.compile(r"reset at (\d{4}-\d\d-\d\d[ T]\d\d:\d\d(?::\d\d)?(?:Z|[+-]\d\d:\d\d)?)")
 """When a quota begins anew, as providers say it; without a zone in local time."""
@@ -78,6 +80,16 @@ class QwenLauncher(GeminiArgumentsLauncher):
         own = settings()
         if is_off(own):
             raise ConfigurationError(OFF, True, f"false: {UNSEEN}", own.path)
+
+    def payer(self, cwd: str, environ: Mapping[str, str]) -> Payer:
+        """Return what requests are charged to; see `AgentLauncher`.
+
+        A plan that is used by a key counts as a key: nothing says which of them it is.
+        """
+        chosen = self.given("--auth-type") or settings().get("security", "auth", "selectedType")
+        if chosen:
+            return Payer(SUBSCRIPTION) if chosen == _LOGIN else Payer(API_KEY, str(chosen))
+        return Payer(API_KEY, _KEY) if environ.get(_KEY) else Payer()
 
     def describe_refused(self, call: RefusedCall) -> str:
         """Return an argument that allows calls like this one; see `AgentLauncher`."""

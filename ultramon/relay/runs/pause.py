@@ -129,7 +129,7 @@ class PlanPause:
     def learn(self, record: ContextRecord, outcome: ContextOutcome) -> None:
         """Keep what a host said of the plan: of a session without a terminal nothing else does."""
         launcher = self._run.launchers.of(record.agent)
-        host, directory = _account_of(launcher)
+        host, directory = account_of(launcher)
         if host is None or not outcome.plan or record.ended_at is None:
             return
         limits = [
@@ -144,7 +144,7 @@ class PlanPause:
 
     def _held(self, launcher: AgentLauncher, now: float) -> tuple[AccountPlan, PlanLimit] | None:
         """Return the limit that holds a host back, the one that resets last; None = none does."""
-        host, directory = _account_of(launcher)
+        host, directory = account_of(launcher)
         if host is None:
             return None
         account = self._plans.account(host, directory, now)
@@ -159,7 +159,7 @@ class PlanPause:
         return None if last is None else (account, last)
 
 
-def _account_of(launcher: AgentLauncher) -> tuple[str | None, str]:
+def account_of(launcher: AgentLauncher) -> tuple[str | None, str]:
     """Return the name of a launcher's host and its account; None where it tells of no plan."""
     host = getattr(launcher, "host", None)
     directory = "" if host is None else host.dialect.account_directory(os.environ)
