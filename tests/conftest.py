@@ -1,12 +1,15 @@
 """Every test keeps its states in a directory of its own and sees no settings of the caller."""
 
+import importlib
 import math
 import os
 import secrets
 import signal
 import sys
 from collections import Counter
+from contextlib import suppress
 from functools import partial
+from pathlib import Path
 
 import pytest
 from helpers import ci_cases, durations
@@ -14,6 +17,7 @@ from hypothesis import HealthCheck, settings
 
 from ultramon.system.git import OTHER_REPOSITORY
 
+TESTS = Path(__file__).resolve().parent
 # A machine that is slow or full generates slowly, and says nothing about a test.
 _PATIENT = settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.register_profile("full", _PATIENT)
@@ -40,6 +44,26 @@ def pytest_configure(config):
     # The workers of a parallel run report to the process that started them.
     if config.getoption("write_durations") and not hasattr(config, "workerinput"):
         config.pluginmanager.register(durations.Recorder())
+
+
+def pytest_sessionstart(session):
+    """Have each worker of a whole run import a part of the tests first.
+
+    All collect every file: in a fresh checkout each would compile all of them at the same time,
+    and so one finds what the others have compiled.
+    """
+    worker = os.environ.get("PYTEST_XDIST_WORKER")
+    if worker is None or [Path(argument).resolve() for argument in session.config.args] != [TESTS]:
+        return
+    count = int(os.environ["PYTEST_XDIST_WORKER_COUNT"])
+    for path in sorted(TESTS.rglob("test_*.py"))[int(worker.removeprefix("gw")) :: count]:
+        is_packaged = (path.parent / "__init__.py").exists()
+        root = path.parents[1] if is_packaged else path.parent
+        if str(root) not in sys.path:
+            sys.path.insert(0, str(root))
+        # What does not import is reported where it is collected.
+        with suppress(Exception, pytest.skip.Exception):
+            importlib.import_module(f"{path.parent.name}.{path.stem}" if is_packaged else path.stem)
 
 
 def uses_postgres(item):

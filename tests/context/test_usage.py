@@ -314,12 +314,12 @@ BEDROCK_USAGE = {
     "cacheReadInputTokens": 900,
     "cacheWriteInputTokens": 100,
 }
-MICROSOFT_USAGE = agent_framework.UsageDetails(
-    input_token_count=1000,
-    output_token_count=30,
-    total_token_count=1030,
-    cache_read_input_token_count=900,
-)
+MICROSOFT_USAGE = {
+    "input_token_count": 1000,
+    "output_token_count": 30,
+    "total_token_count": 1030,
+    "cache_read_input_token_count": 900,
+}
 
 
 def test_gemini_counts_the_cache_into_the_input():
@@ -409,12 +409,7 @@ def test_a_semantic_kernel_message_is_read_through_its_provider_response():
     ("usage", "expected"),
     [
         (CHAT_USAGE, Usage(1000, 900, 40, 30, True, None)),
-        (openai.types.CompletionUsage(**CHAT_USAGE), Usage(1000, 900, 40, 30, True, None)),
         (anthropic_json()["usage"], Usage(12, 0, 0, 50, False, None)),
-        (
-            anthropic.types.Usage(input_tokens=12, output_tokens=50),
-            Usage(12, 0, 0, 50, False, None),
-        ),
         (LANGCHAIN_USAGE, Usage(1000, 900, 40, 30, True, None)),
         (GEMINI_JSON["usageMetadata"], Usage(1000, 900, 0, 30, True, None)),
         (BEDROCK_USAGE, Usage(12, 900, 100, 30, False, None)),
@@ -424,6 +419,16 @@ def test_a_semantic_kernel_message_is_read_through_its_provider_response():
 def test_the_usage_itself_is_understood(usage, expected):
     """What somebody took out of a response is as good as the response."""
     assert usage_from_response(usage) == expected
+
+
+def test_the_usage_of_a_class_is_understood():
+    """As that of its JSON."""
+    of_chat = openai.types.CompletionUsage(**CHAT_USAGE)
+    assert usage_from_response(of_chat) == Usage(1000, 900, 40, 30, True, None)
+    of_message = anthropic.types.Usage(input_tokens=12, output_tokens=50)
+    assert usage_from_response(of_message) == Usage(12, 0, 0, 50, False, None)
+    of_framework = agent_framework.UsageDetails(**MICROSOFT_USAGE)
+    assert usage_from_response(of_framework) == Usage(1000, 900, 0, 30, True, None)
 
 
 def langgraph_messages():
@@ -515,22 +520,29 @@ def test_of_a_pydantic_ai_run_the_last_response_counts():
 @pytest.mark.parametrize(
     "part",
     [
-        openai.types.chat.ChatCompletionChunk.model_validate(
-            chat_json(None) | {"object": "chat.completion.chunk", "choices": []}
-        ),
         chat_json(None) | {"object": "chat.completion.chunk"},
         {"type": "message_delta", "delta": {}, "usage": {"output_tokens": 5}},
         {"type": "response.output_text.delta", "delta": "Done."},
         AIMessageChunk(content="no usage"),
-        ollama.ChatResponse(message=ollama.Message(role="assistant", content="D"), done=False),
         {"contentBlockDelta": {"delta": {"text": "Done."}}},
-        agent_framework.ChatResponseUpdate(),
     ],
 )
 def test_a_part_of_a_stream_is_known_as_one(part):
     """Most parts carry no usage and say nothing about the object that does."""
     assert usage_from_response(part) is None
     assert is_stream_part(part)
+
+
+def test_a_part_of_a_stream_of_a_class_is_known_as_one():
+    """As its JSON."""
+    chunk = chat_json(None) | {"object": "chat.completion.chunk", "choices": []}
+    for part in (
+        openai.types.chat.ChatCompletionChunk.model_validate(chunk),
+        ollama.ChatResponse(message=ollama.Message(role="assistant", content="D"), done=False),
+        agent_framework.ChatResponseUpdate(),
+    ):
+        assert usage_from_response(part) is None
+        assert is_stream_part(part)
 
 
 def test_the_end_of_an_openai_response_stream_carries_the_usage():
