@@ -1,4 +1,4 @@
-"""How many cases of a test CI runs, where it is not all of them: the rest is `exhaustive`.
+"""How many cases of a test CI runs, 0 and more, where not all: the rest is `exhaustive`.
 
 `tests/data/ci_cases.tsv` has a line for each such test: what is cheaper to see elsewhere, or is the
 same rule once more with another client, store or input. `make ci-full` runs all.
