@@ -352,6 +352,25 @@ def test_a_tree_check_that_fails_without_any_item_stops_the_run_and_rejects_none
     assert_untouched(project)
 
 
+def test_a_git_that_refuses_stops_the_run_and_rejects_none(project):
+    """Such as in a tree whose link to the repository is gone; mended, the run continues."""
+    link = project.state / "relay" / "job" / "workers" / "0" / "worktree" / ".git"
+    away = project.directory / "away"
+    tree = ("--verify-all", f"test ! -e made/3 || test -e {away} || mv {link} {away}")
+    given = (*project.items("1", "2", "3", "4"), *CHECK, *tree, "--workers", "2", "--grace", "1s")
+    code, result, told = finish(begin(project, *given, TAKES="0.2"), SECONDS)
+    assert (code, result["stop"]["kind"]) == (1, "failed"), told
+    assert "not a git repository" in result["stop"]["words"]
+    assert counts(result).get("set_aside", 0) == 0
+    assert "not confirmed" not in told
+    away.rename(link)
+    away.touch()
+    again = project.resume(mode="commits", **project.workers_environ())
+    code, result, told = finish(again, SECONDS)
+    assert (code, counts(result)) == (0, {"assigned": 4, "verified": 4}), told
+    assert_untouched(project)
+
+
 def test_the_one_session_of_a_comparison_has_all_items_at_once(project, monkeypatch):
     """Its items wait for each other in one context, which has them in their order."""
     monkeypatch.setenv("WORKERS", str(project.directory / "workers"))

@@ -29,6 +29,10 @@ _IN_PROGRESS = ("rebase-merge", "rebase-apply", "sequencer")
 """What git keeps of a command that its agent has neither continued nor aborted."""
 
 
+class LostWorkError(WorkspaceError):
+    """The work of an item was not kept: it has to be done again."""
+
+
 class WorkerTree:
     """The tree of a worker, which is detached: agents commit in it as they like.
 
@@ -144,12 +148,13 @@ class WorkerTree:
         """Return the work of an item as it was taken, whatever is in the tree now.
 
         Raises:
-            WorkspaceError: It was not taken; git refused, or took too long.
+            LostWorkError: It was not taken.
+            WorkspaceError: git refused, or took too long.
         """
         commit = self._find(str(item.number))
         if commit is None or self._item_of(commit) != item:
             reason = f"the work of {name!r} by {item.agent_id} was not kept"
-            raise WorkspaceError(self._root, reason)
+            raise LostWorkError(self._root, reason)
         before = self._git("rev-parse", f"{commit}^{{tree}}", f"{commit}^^{{tree}}")
         tree, tree_before = before.splitlines()
         other = self._item_of(f"{commit}^") if tree == tree_before else None

@@ -13,7 +13,7 @@ from ultramon.fleet.supervise.verification import reason_of
 from ultramon.relay.item_names import ItemNames
 from ultramon.relay.merge.branch import MergedItem, RunBranch
 from ultramon.relay.merge.queue import Checks, MergeQueue, RedBranchError
-from ultramon.relay.merge.worker_tree import WorkerTree
+from ultramon.relay.merge.worker_tree import LostWorkError, WorkerTree
 from ultramon.relay.runs.result import Stop
 from ultramon.relay.runs.run_reader import RunReader
 from ultramon.relay.runs.setup import made_by_setup
@@ -153,12 +153,27 @@ class Merging:
     def verify(self, name: str) -> Verdict:
         """Return whether an item is on the branch: checked where it was made, then merged.
 
-        One that was merged is checked again on the branch. Where the branch itself fails the check
-        of the whole tree, the run stops, and no item is rejected for it.
+        One that was merged is checked again on the branch. Where git refuses, or the branch itself
+        fails the check of the whole tree, the run stops, and no item is rejected for it.
 
         Raises:
-            WorkspaceError: git refused.
+            WorkspaceError: The work of the item is not there any more, or the branch was red when
+                the run began and is still.
         """
+        try:
+            return self._verify(name)
+        except LostWorkError:
+            raise
+        except (WorkspaceError, OSError) as error:
+            is_known = isinstance(error, RedBranchError) and self._begins_red
+            if is_known and self._branch.tip == self._branch.base:
+                raise  # as the user was told, who had it begun all the same
+            self._run.stop_for(Stop.failed(str(error)))
+            # Its claim stays one: the next call asks about it again.
+            self._closed.wait()
+            raise
+
+    def _verify(self, name: str) -> Verdict:
         run = self._run
         with self._taking:
             self._view.read()
@@ -171,22 +186,14 @@ class Merging:
             return self.queue.check_again(name)
         if worker.check is not None and not (found := worker.check(run.items.get(name, name))):
             return found
-        try:
-            return self.queue.merge(change)
-        except RedBranchError as error:
-            if self._begins_red and self._branch.tip == self._branch.base:
-                raise  # as the user was told, who had it begun all the same
-            self._run.stop_for(Stop.failed(str(error)))
-            # Its claim stays one: the next call asks about it again.
-            self._closed.wait()
-            raise
+        return self.queue.merge(change)
 
     def _worker_of(self, agent_id: str) -> _Worker:
         record = self._run.contexts.of(agent_id)
         worker = None if record is None else self._workers.get(record.worker)
         if worker is None:
             root = self._run.workspace.root
-            raise WorkspaceError(root, f"the worktree of {agent_id} is not there")
+            raise LostWorkError(root, f"the worktree of {agent_id} is not there")
         return worker
 
     def _take(self, worker: _Worker, agent_id: str, name: str) -> Change:
