@@ -135,6 +135,7 @@ def test_the_choices_of_a_run_are_private(project):
 GIVEN = {
     "goal": ("Port it.",),
     "agent": ("--agent", "qwen"),
+    "may_pay": ("--may-pay", "qwen"),
     "items": ("--items", "{items}"),
     "rules": ("--rule", "Be brief.", "--rule", "Ask nobody."),
     "verify": ("--verify", "grep -q {{item}} done"),
@@ -158,7 +159,7 @@ GIVEN = {
     "protect": ("--protect", "tests/", "--protect", "*.cfg"),
 }
 """Every option that chooses something of the run, with a value that is not its default."""
-OF_A_CALL = {"run", "resume", "clean", "recheck", "state_dir", "json"}
+OF_A_CALL = {"run", "resume", "clean", "recheck", "yes", "state_dir", "json"}
 """Options that name the run, or say how this call prints."""
 
 
@@ -400,7 +401,7 @@ def test_on_a_terminal_one_line_is_redrawn_below_the_steps(project, monkeypatch)
     program = (sys.executable, "-B", relayed.__file__, "obey")
     raw, screen, code = draw(
         "relay", "Do it.", "--agent", "command", *project.items(*"abcdefgh"), *CHECK,
-        "--run", "job", "--state-dir", project.state, "--", *program,
+        "--run", "job", "--yes", "--state-dir", project.state, "--", *program,
     )  # fmt: skip
     assert code == 0, screen
     shown = [line for line in screen if line]

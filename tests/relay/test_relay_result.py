@@ -20,6 +20,8 @@ from ultramon.relay.runs.context_record import ContextRecord
 from ultramon.relay.runs.result import RelayResult, Stop, duration, millions
 from ultramon.relay.workspace import WorkspaceSummary
 from ultramon.relay.workspace_record import WorkspaceRecord
+from ultramon.state.plan_limits import FIVE_HOURS, PlanLimits, plan_limit
+from ultramon.system.clock import SYSTEM_CLOCK
 
 PAGE = (ROOT / "docs" / "relay.md").read_text(encoding="utf-8")
 REASON = "3 contexts without progress on it; exit code 1"
@@ -134,9 +136,14 @@ def opened(tmp_path, client, monkeypatch):
     return opened
 
 
-def test_the_first_lines_are_those_of_the_page(opened, monkeypatch):
+def test_the_first_lines_are_those_of_the_page(opened, monkeypatch, tmp_path):
     """But for the commit, and for the size of the repository."""
     monkeypatch.setenv("CLAUDE_CODE_AUTO_COMPACT_WINDOW", "200000")
+    account, now = tmp_path / "none", SYSTEM_CLOCK.now()
+    account.mkdir()
+    (account / ".credentials.json").write_text('{"claudeAiOauth": {"subscriptionType": "max"}}')
+    used = plan_limit(FIVE_HOURS, 38, now + 3_600, now)
+    PlanLimits(str(tmp_path / "state")).record("claude-code", str(account), [used], now)
     relay = opened("--allowedTools", "Edit")
     assert relay.workspace.disk.tree_bytes == 4_096
     relay.workspace.disk = DiskNeed(1_214_000_000, None, 88_402_000_000)
@@ -162,7 +169,7 @@ def test_the_critical_rung_may_be_chosen(opened):
     """Then the first line says so."""
     relay = opened("--model", "claude-haiku-4-5", hand_over_at="critical", max_usd=2.5,
                    deadline_seconds=5400.0, max_contexts=1)  # fmt: skip
-    level, budget = list(relay.head())[3].split(" · ")
+    level, budget = list(relay.head())[4].split(" · ")
     assert level == "hands over at 150k of 200k tokens"
     assert budget == "stops at 1 context, $2.50 at list price, 1 h 30 min"
 

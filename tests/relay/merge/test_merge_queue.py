@@ -173,6 +173,13 @@ def test_what_the_user_commits_on_the_branch_stays(project):
     assert queue.merge(change) is True
     assert set(project.files(project.tip)) >= {"1.txt", "mine.txt"}
     assert git(project.top, "merge-base", mine, BRANCH) == mine
+    assert queue.counts.foreign == 1
+    assert [line for line in project.lines if "by somebody else" in line] == [
+        f"ultramon/job was moved to {mine[:9]} by somebody else: what is there now is checked with "
+        "the next items, and was not before"
+    ]
+    assert queue.look() == project.tip
+    assert queue.counts.foreign == 1
 
 
 def test_an_error_reaches_everybody_who_waits_and_the_queue_works_on(project):

@@ -59,6 +59,8 @@ class MergeCounts(NamedTuple):
     """Items whose tree did not pass."""
     checks: int = 0
     """Trees that were checked."""
+    foreign: int = 0
+    """Moves of the branch that were seen and not made by a queue: nothing has checked those."""
 
 
 class MergeQueue:
@@ -98,7 +100,28 @@ class MergeQueue:
         self._lock = threading.Lock()
         self._turn = threading.Lock()
         self._closed = threading.Event()
+        self._known = {branch.tip}
         self._protected_in(branch.base, branch.base)
+
+    def look(self) -> str:
+        """Return the commit that the branch names; where somebody else has moved it, that is told.
+
+        Raises:
+            WorkspaceError: git refused.
+        """
+        tip = self._branch.tip
+        if tip not in self._known:
+            self._known.add(tip)
+            self._count(foreign=1)
+            self._tell(
+                f"{self._short_name} was moved to {tip[:9]} by somebody else: what is there now is "
+                "checked with the next items, and was not before"
+            )
+        return tip
+
+    @property
+    def _short_name(self) -> str:
+        return self._branch.name.removeprefix("refs/heads/")
 
     @property
     def waiting_count(self) -> int:
@@ -190,7 +213,7 @@ class MergeQueue:
         """
         left, moves = list(answers), 0
         while left:
-            tip = self._branch.tip
+            tip = self.look()
             left = self._without_orphans(left, answers)
             candidate = build(self._root, tip, left)
             if not candidate.changes:
@@ -277,6 +300,7 @@ class MergeQueue:
     def _move(self, candidate: Candidate, count: int) -> bool:
         commit = candidate.commits[count - 1]
         is_said = False
+        self._known.add(commit)
         while True:
             try:
                 if not self._branch.move(commit, candidate.base):
@@ -291,9 +315,7 @@ class MergeQueue:
                 self._closed.wait(_LOOK_SECONDS)
         self._count(merged=count)
         names = first_of([change.name for change in candidate.changes[:count]])
-        self._tell(
-            f"merged: {names} ({self._branch.name.removeprefix('refs/heads/')}@{commit[:9]})"
-        )
+        self._tell(f"merged: {names} ({self._short_name}@{commit[:9]})")
         return True
 
     def _describe(self, conflicts: Sequence[Conflict], tip: str) -> Rejection:

@@ -7,9 +7,10 @@ room: how the host ended, what it said last, what it cost, and whether the provi
 from __future__ import annotations
 
 import os
-from contextlib import ExitStack, closing, nullcontext
+from contextlib import ExitStack, closing, nullcontext, suppress
 from typing import TYPE_CHECKING
 
+from ultramon.errors import WorkspaceError
 from ultramon.fleet.supervise.pool import VERIFIED
 from ultramon.relay.item_names import ItemNames
 from ultramon.relay.launchers.outcome import LIMITED
@@ -143,6 +144,9 @@ class Relay:
                 may_start=self._may_start,
                 may_take=self._may_take if choices.plan.is_known and not run.is_single else None,
             )
+            if self._merging is not None:
+                with suppress(WorkspaceError):  # such as of a branch that was deleted
+                    self._merging.queue.look()
             stop = run.stop or Stop.of(work, choices)
             # Whatever it was, nothing was left to be stopped.
             was_stopped = work.left or (run.stop is not None and work.unverified)

@@ -253,6 +253,8 @@ class RelayResult:
             return "no git repository: nothing is checkpointed"
         if self.merges is not None:
             whole = "each move checked as a whole" if self.is_tree_checked else "item checks only"
+            if self.merges.foreign:
+                whole += f", but {plural(self.merges.foreign, 'move')} by others"
             asides = f", {plural(self.merges.conflicts, 'conflict')}, {self.merges.red} red"
             merged = f"{self.merges.merged} merged{asides}"
             return f"{tree.branch}@{(tree.head or '')[:9]}: {whole} · {merged}"
