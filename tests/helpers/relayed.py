@@ -223,6 +223,17 @@ def forgetful():
     gated() if "GATE" in os.environ else obey()
 
 
+def notes():
+    """Does one item, hands over with a note about it, and writes down which note it was given."""
+    with supervised() as agent:
+        given = "-" if agent.handoff is None else agent.handoff.notes
+        for item in agent.pending():
+            note("begun", f"{item}: {given}")
+            note("done", item)
+            agent.notes = f"what {item} taught"
+            agent.report_usage(input_tokens=9_000)
+
+
 def fails():
     sys.exit(3)
 

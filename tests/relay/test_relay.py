@@ -159,7 +159,7 @@ GIVEN = {
     "protect": ("--protect", "tests/", "--protect", "*.cfg"),
 }
 """Every option that chooses something of the run, with a value that is not its default."""
-OF_A_CALL = {"run", "resume", "clean", "recheck", "yes", "state_dir", "json"}
+OF_A_CALL = {"run", "resume", "rewind", "clean", "recheck", "yes", "state_dir", "json"}
 """Options that name the run, or say how this call prints."""
 
 

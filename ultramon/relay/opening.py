@@ -27,7 +27,7 @@ from ultramon.relay.runs.relay import Relay
 from ultramon.relay.runs.result import duration, millions
 from ultramon.relay.runs.run import Run
 from ultramon.relay.workspace import TREE_SECONDS, WORKTREE
-from ultramon.relay.workspace_opening import open_workspace
+from ultramon.relay.workspace_opening import StartPoint, open_workspace
 from ultramon.state.plan_limits import PlanLimits
 from ultramon.system.clock import SYSTEM_CLOCK
 from ultramon.system.git import read_status
@@ -229,6 +229,7 @@ def open_relay(
     state_directory: str,
     is_single: bool = False,
     confirm: Callable[[str], bool] = lambda question: False,
+    begins_at: StartPoint | None = None,
 ) -> OpenedRelay:
     """Open a run.
 
@@ -238,6 +239,7 @@ def open_relay(
         state_directory: Where states are kept.
         is_single: Whether it has one context that is not asked to hand over, for a comparison.
         confirm: As for `open_workspace`.
+        begins_at: Likewise.
 
     Raises:
         ConfigurationError: A choice is not allowed, or there is no such host.
@@ -286,6 +288,7 @@ def open_relay(
             confirm=confirm,
             worker=worker,
             is_detached=is_merged,
+            begins_at=begins_at,
         )
 
     count = choices.workers if is_merged else 1

@@ -6,7 +6,7 @@ import os
 import shutil
 import stat
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from ultramon.errors import WorkspaceError
 from ultramon.relay.disk_space import DiskNeed, disk_need
@@ -30,6 +30,14 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
 
+class StartPoint(NamedTuple):
+    """Where the branch of a run begins."""
+
+    commit: str
+    origin: str | None
+    """The branch that it is to be merged into; None = unknown."""
+
+
 def open_workspace(
     run: str,
     *,
@@ -39,6 +47,7 @@ def open_workspace(
     confirm: Callable[[str], bool] = lambda question: False,
     worker: int = 1,
     is_detached: bool = False,
+    begins_at: StartPoint | None = None,
 ) -> RelayWorkspace:
     """Return the workspace of a run: a new one, or the one that is there.
 
@@ -54,6 +63,7 @@ def open_workspace(
             default says no.
         worker: Whose; those after the first are opened after it.
         is_detached: Whether the worktree is at no branch, because what is done in it is merged.
+        begins_at: Where a new run begins; None = at what the user has checked out.
 
     Raises:
         InvalidAgentIdError: No run can have that name.
@@ -76,6 +86,8 @@ def open_workspace(
         record = replace(first, ready=False, setup=None)
     elif record is None:
         record = _plan(run, cwd, repository, in_place=in_place)
+        if begins_at is not None:
+            record.base, record.origin = begins_at
         record.is_detached = is_detached
     elif record.is_cleaned:
         # Its journal would take the items of another run for done.

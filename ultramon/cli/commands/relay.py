@@ -34,6 +34,7 @@ if TYPE_CHECKING:
 
     from ultramon.relay.choices import RelayChoices
     from ultramon.relay.opening import OpenedRelay
+    from ultramon.relay.rewinding import Point
     from ultramon.relay.runs.result import RelayResult
 
 _ARGUMENTS = "ultramon.relay.arguments"
@@ -209,6 +210,12 @@ class _Command(click.Command):
     help="Remove the worktree and the files of a run, and its branch where that is merged.",
 )
 @click.option(
+    "--rewind",
+    nargs=2,
+    metavar="RUN ITEM",
+    help="Begin a new run where another one was before an item; that one stays.",
+)
+@click.option(
     "--recheck",
     is_flag=True,
     help="With --resume of a run that is done: check every item again, and do again what fails.",
@@ -226,6 +233,7 @@ def command(
     goal: str | None,
     run: str | None,
     resume: str | None,
+    rewind: tuple[str, str] | None,
     clean: str | None,
     recheck: bool,
     yes: bool,
@@ -249,6 +257,7 @@ def command(
     up, 6 permissions refuse what is needed, 130 interrupted.
     """
     from ultramon.relay.opening import free_name, open_relay
+    from ultramon.relay.workspace_opening import StartPoint
     from ultramon.system.environment import disabled, state_directory
 
     if clean is not None:
@@ -257,7 +266,13 @@ def command(
         raise CommandFailed("ULTRAMON_DISABLED is set: a relay would see nothing of its agents")
     # The local directory whatever ULTRAMON_BACKEND says: the hooks of the contexts write there.
     directory = os.path.abspath(state_dir or state_directory())
-    if resume is not None:
+    if rewind is not None and resume is not None:
+        raise click.UsageError("--rewind begins a new run, and --resume continues one")
+    if rewind is not None:
+        choices, notes = _stored(directory, rewind[0], goal, given)
+        choices = replace(choices, compare=False, paid_by=None)
+        name = run or free_name(directory, choices.goal)
+    elif resume is not None:
         name, choices, notes = resume, *_stored(directory, resume, goal, given)
     else:
         choices, notes = _new(goal, given)
@@ -273,13 +288,22 @@ def command(
     if choices.compare:
         _check_comparable(choices)
         say("--compare runs the job twice, on your account: it costs about twice as much")
-    opened = open_relay(name, choices, state_directory=directory, confirm=confirmed)
-    opened.notes += notes
+    point = None if rewind is None else _point(name, *rewind, directory)
+    opened = open_relay(
+        name,
+        choices,
+        state_directory=directory,
+        confirm=confirmed,
+        begins_at=None if point is None else StartPoint(point.commit, point.origin),
+    )
+    opened.notes += [*([] if point is None else [f"rewound: {point}"]), *notes]
     opened.recheck = recheck
     for line in opened.head():
         say(line)
     if resume is None and not yes:
         _ask(opened)
+    if point is not None:
+        _begin_at(point, opened)
     result = _run(opened)
     code = _exit_code(result)
     facts: dict[str, Any] = {**result.to_json(), "exitCode": int(code)}
@@ -306,6 +330,29 @@ def command(
     if json:
         print_json(facts)
     return code
+
+
+def _point(name: str, run: str, item: str, directory: str) -> Point:
+    """Return where a run was before an item."""
+    from ultramon.backends.opening import open_backend
+    from ultramon.relay.choices import is_run
+    from ultramon.relay.rewinding import find_point
+
+    if is_run(directory, name):
+        raise click.UsageError(f"--rewind begins a new run, and there is one named {name}")
+    return find_point(run, item, state_directory=directory, backend=open_backend(directory))
+
+
+def _begin_at(point: Point, opened: OpenedRelay) -> None:
+    """Let a new run know what was verified before."""
+    from ultramon.backends.opening import open_backend
+    from ultramon.relay.rewinding import begin_at
+
+    directory = opened.state_directory
+    begin_at(
+        point, opened.run, opened.choices, state_directory=directory,
+        backend=open_backend(directory),
+    )  # fmt: skip
 
 
 def _ask(opened: OpenedRelay) -> None:

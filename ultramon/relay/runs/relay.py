@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 from contextlib import ExitStack, closing, nullcontext, suppress
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from ultramon.errors import WorkspaceError
@@ -144,6 +145,9 @@ class Relay:
                 may_start=self._may_start,
                 may_take=self._may_take if choices.plan.is_known and not run.is_single else None,
             )
+            # Number 0 stands for the contexts of the run that this one was rewound from.
+            own = tuple(one for one in work.contexts if number_of(one.agent_id))
+            work = replace(work, contexts=own)
             if self._merging is not None:
                 with suppress(WorkspaceError):  # such as of a branch that was deleted
                     self._merging.queue.look()

@@ -72,13 +72,8 @@ class Run:
     spending: RunSpending = field(init=False)
 
     def __post_init__(self) -> None:
-        # A task list joins white space, so an item is known by the name that it has there; the SDK
-        # keeps names.
-        choices, uses_sdk = self.choices, self.launchers.uses_sdk
-        if choices.items is None:
-            self.items = {choices.goal if uses_sdk else GOAL: choices.goal}
-        else:
-            self.items = {item if uses_sdk else task_name(item): item for item in choices.items}
+        choices = self.choices
+        self.items = agent_names(choices, uses_sdk=self.launchers.uses_sdk)
         self.fleet = Fleet(self.name, backend=self.backend, poll_interval_seconds=_POLL_SECONDS)
         self.view = RunReader(self.backend, self.name)
         self.contexts = ContextRecords(self.workspace.folder)
@@ -106,3 +101,14 @@ class Run:
         """Have the supervisor stop early; the first reason counts."""
         self.stop = self.stop or stop
         self.fleet.stop()
+
+
+def agent_names(choices: RelayChoices, *, uses_sdk: bool) -> dict[str, str]:
+    """Return the items of a run as its user spells them, by the names that its agents know.
+
+    A task list joins white space, so an item is known by the name that it has there; the SDK keeps
+    names.
+    """
+    if choices.items is None:
+        return {choices.goal if uses_sdk else GOAL: choices.goal}
+    return {item if uses_sdk else task_name(item): item for item in choices.items}
