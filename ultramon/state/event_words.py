@@ -67,6 +67,10 @@ def _items(event: dict[str, Any]) -> str:
     return ": ".join([plural(len(items), "item"), *filter(None, [", ".join([*names, *more])])])
 
 
+def _step(event: dict[str, Any]) -> str:
+    return f"{field(event['step'])} of {field(event['item'])}"
+
+
 def _end(event: dict[str, Any]) -> str:
     return ", ".join(
         field(event[name]) for name in ("outcome", "reason") if event.get(name) is not None
@@ -132,6 +136,7 @@ _WORDS: dict[str, Callable[[dict[str, Any]], str] | None] = {
     "agent_expired": _end,
     "items_added": _items,
     "context_spawned": lambda event: f"process {event['pid']:d}",
+    "step_completed": _step,
     "items_claimed": _items,
     "items_verified": _items,
     "items_rejected": _items,

@@ -94,6 +94,11 @@ class AssignmentEvent(Event):
     handoff: dict[str, Any] | None = None
     supervisor: str | None = None
     """With `Fleet.supervise`: the one process that may start the agent."""
+    steps: dict[str, dict[str, Any]] = Field(default_factory=dict)
+    """With `Fleet.supervise`: results of steps that agents before it have done, by item and name.
+
+    Only items with such steps are in it.
+    """
 
 
 class ItemsEvent(Event):
@@ -106,6 +111,15 @@ class ItemsEvent(Event):
     """Of those rejected the ones that no other context is to try."""
     attempt: Annotated[int, Field(ge=1)] = 1
     """Counts the rejections of a claim, or how often items of the run were reopened."""
+
+
+class StepEvent(Event):
+    """An agent has done a step inside an item."""
+
+    item: str
+    step: str
+    result: Any = None
+    """JSON; all steps of an item together take at most 64 KiB."""
 
 
 class SpawnEvent(Event):
@@ -223,6 +237,7 @@ _EVENT_TYPES: dict[str, type[Event]] = {
     "handoff_ready": HandoffEvent,
     "return_enforced": EnforcementEvent,
     "agent_assigned": AssignmentEvent,
+    "step_completed": StepEvent,
     "items_added": ItemsEvent,
     "items_claimed": ItemsEvent,
     "items_verified": ItemsEvent,

@@ -57,6 +57,16 @@ class EventContract:
         backend.append_events([event])
         assert backend.events().events == [event]
 
+    def test_the_result_of_a_step_comes_back_as_it_was(self, backend: Backend) -> None:
+        """As large as it may be, with every character that JSON has, by the events of its agent."""
+        text = "\0\ud800é探"
+        result = {text: [text * 1000, 10**30, 1.5, None], "": "x" * 30_000}
+        step = make_event(
+            "scout-1", "step_completed", item=text, step=text, result=result, n=2**48 - 1
+        )
+        backend.append_events([make_event("scout-2"), step])
+        assert backend.committed_events(None, agent_id="scout-1").events == [step]
+
     def test_an_event_about_no_agent_is_stored_once_under_its_own_key(
         self, backend: Backend
     ) -> None:
