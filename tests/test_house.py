@@ -403,10 +403,10 @@ A_MONITOR_LOADS = {
     " level_machine level_words levels limits model_windows monitor_gauge note provider_usage"
     " shared_levels token_counts tracker",
     "monitor": "async_twins background late_models lifecycle lifecycle_machine live_state monitor"
-    " state_writer",
+    " state_writer work_steps",
     "notices": "levels message message_rules permissions registration router texts",
-    "state": "event_keys history_ring level_share liveness observed plan record record_head"
-    " runway usage_percent",
+    "state": "event_keys history_ring item_steps level_share liveness observed plan record"
+    " record_head runway usage_percent",
     "system": "boot_clock clock compact_json counts environment files ids locks processes settings"
     " settings_files timestamps trusted_files",
     "": "errors routing signals",

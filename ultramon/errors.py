@@ -295,8 +295,8 @@ class AgentWorkError(UltramonError, RuntimeError):
 
     Attributes:
         agent_id: The agent.
-        problem: ``program``, ``posted``, ``ended``, ``full``, ``name``, ``none_begun``, ``no_task``
-            or ``clients_task``.
+        problem: ``program``, ``posted``, ``ended``, ``full``, ``name``, ``none_begun``,
+            ``no_item``, ``no_task`` or ``clients_task``.
         task: The name of the task, where it is about one.
     """
 
@@ -308,6 +308,7 @@ class AgentWorkError(UltramonError, RuntimeError):
         "full": "its plan is full; give other agents a part of the work",
         "name": "a task is named by 1 to 200 characters",
         "none_begun": "no task is in progress; name the one that is done",
+        "no_item": "no item is in work that a step could belong to; begin one first",
         "no_task": "its plan has no task {task}; take the name from the plan",
         "clients_task": "task {task} is in the client's own task list (id {task_id}), which "
         "decides; change it there",

@@ -236,6 +236,7 @@ CALLS = {
     "task": lambda monitor: monitor.task("x").__enter__(),
     "set_current_task": lambda monitor: monitor.set_current_task("x"),
     "complete_task": lambda monitor: monitor.complete_task("x"),
+    "step": lambda monitor: monitor.step("x", item="y"),
     "hand_off": lambda monitor: monitor.hand_off(),
 }
 SETTINGS = {

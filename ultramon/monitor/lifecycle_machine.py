@@ -13,12 +13,12 @@ ACTIVE = "active"
 ENDED = "ended"
 
 
-_READS = ("get_state", "get_threshold_action", "explain", "pending", "pinned_rules")
+_READS = ("get_state", "get_threshold_action", "explain", "pending", "steps", "pinned_rules")
 _SETTINGS = ("plan", "set_tasks_total", "set_model", "set_host_limits")
 _WORK = (
     "track_content", "report_usage", "report_response", "report_overflow", "fits",
     "record_compaction", "clear", "waiting", "working", "update_heartbeat", "task",
-    "set_current_task", "complete_task", "checkpoint", "hand_off",
+    "set_current_task", "complete_task", "step", "checkpoint", "hand_off",
 )  # fmt: skip
 _VERBS: dict[str, tuple[str, ...]] = {
     CREATED: ("start", *_SETTINGS, *_READS),

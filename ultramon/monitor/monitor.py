@@ -24,6 +24,7 @@ from ultramon.monitor.async_twins import in_thread, to_its_end
 from ultramon.monitor.late_models import load_models
 from ultramon.monitor.lifecycle import TASK_SAVE_SECONDS, Lifecycle
 from ultramon.monitor.lifecycle_machine import CREATED
+from ultramon.monitor.work_steps import WorkSteps
 from ultramon.routing import NOTIFY_THRESHOLDS, PARENT, SELF
 from ultramon.state.liveness import judge
 from ultramon.state.plan import Plan
@@ -167,6 +168,7 @@ class ContextMonitor:
         self._writer = lifecycle.writer
         self._gauge = gauge
         self._plan = plan
+        self._steps = WorkSteps(lifecycle, plan)
         self._goal = goal
         self._unknown_types: set[str] = set()
         self._overflow_epoch: int | None = None
@@ -609,6 +611,52 @@ class ContextMonitor:
         """
         self._lifecycle.require("complete_task")
         self._change_plan(lambda: self._plan.complete(item, result))
+
+    def step(self, name: str, result: Any = None, *, item: Item | None = None) -> Any:
+        """Store that a step inside an item is done, with a small result, for a successor.
+
+        It is in the journal when this returns: a store that is slow or refuses is waited for up to
+        `store_timeout_seconds`. One that could not be stored is logged, and done again after a
+        kill: a step is done at least once. In an event loop use `step_async`.
+
+        Args:
+            name: Of the step, 1 to 200 characters; one that was stored before is replaced.
+            result: A value of JSON, for small facts and references; None = nothing but its name.
+                All steps of an item take at most 64 KiB, names and results as ASCII JSON.
+            item: Which item; None = the one in work.
+
+        Returns:
+            The result as a successor reads it: a copy, with lists in place of tuples.
+
+        Raises:
+            LifecycleError: The monitor is not started, or already stopped.
+            AgentWorkError: No item is in work, and none was named.
+            ConfigurationError: A name or result that is not allowed; nothing was stored.
+            StateError: The store refused and ``on_error`` is ``raise``.
+        """
+        self._lifecycle.require("step")
+        return self._steps.store(name, result, item)
+
+    step_async = in_thread(step)
+
+    def steps(self, item: Item | None = None) -> dict[str, Any]:
+        """Return what was done inside an item: the results of its steps by name, as stored.
+
+        By this agent, and by those before it where `Fleet.supervise` has assigned the item; of a
+        former life of this agent where that was killed. An item's steps end with its claim: where
+        the check of it fails, it begins anew.
+
+        The first call reads the agent's events, and waits for a store that refuses as `step` does.
+
+        Args:
+            item: Which item; None = the one in work.
+
+        Raises:
+            AgentWorkError: No item is in work, and none was named.
+            StateError: The store refused and ``on_error`` is ``raise``.
+        """
+        self._lifecycle.require("steps")
+        return self._steps.of(item)
 
     def _change_plan(self, change: Callable[[], str | None]) -> None:
         """Apply a change to the plan, warn of the oddity that it returns, and save it soon."""

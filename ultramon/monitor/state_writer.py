@@ -279,6 +279,56 @@ class StateWriter:
             self._outbox.append(event)
         return event
 
+    def append(self, kind: str, **details: Any) -> bool:
+        """Store an event that no state goes with, as `patiently` does; not kept for later.
+
+        Args:
+            kind: Its type.
+            **details: Further members.
+
+        Returns:
+            Whether it is stored.
+
+        Raises:
+            StateError: As `patiently`.
+        """
+        self.record.last_activity = self._clock.now()
+        if self.muted:
+            return False
+        # Counted, the numbers of two processes of an agent that is not stored yet would be equal.
+        number = int(random_hex(6), 16)
+        event = self.record.event(kind, at=self._clock.now(), n=number, **details)
+        return self.patiently(lambda: self.backend.append_events([event]), f"{kind} is not stored")
+
+    def patiently(self, work: Callable[[], object], problem: str) -> bool:
+        """Do something with the store, again and again while it refuses.
+
+        Args:
+            work: What to do.
+            problem: What to log where it could not be done.
+
+        Returns:
+            Whether it was done within `store_timeout_seconds`.
+
+        Raises:
+            StateError: The store refused and ``on_error`` is ``raise``.
+        """
+        deadline = time.monotonic() + self._config.store_timeout_seconds
+        reason: StateError | str = "the store is too slow"
+        while (left := deadline - time.monotonic()) > 0:
+            try:
+                if self._saver.run_within(work, None if self._raises else left):
+                    return True
+            except StateError as error:
+                if self._raises:
+                    raise
+                reason = error
+                if not self._saver.threaded:
+                    break
+                time.sleep(RETRY_SECONDS)
+        self._saver.warn("agent %s: %s: %s", self.agent_id, problem, reason)
+        return False
+
     def check_request(self) -> None:
         """Follow the request that an orchestrator left for this generation of the agent."""
         if self.muted or not self.record.generation:

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, Self
 from ultramon.backends.opening import open_backend
 from ultramon.errors import ConfigurationError, StateError
 from ultramon.handoff import ASSIGNMENT, SUPERVISED, HandoffRecord
+from ultramon.monitor.async_twins import in_thread
 from ultramon.monitor.monitor import create_context_monitor
 from ultramon.state.liveness import longest_silence
 from ultramon.system.environment import disabled
@@ -26,6 +27,8 @@ if TYPE_CHECKING:
     from ultramon.context.config import ContextConfig
     from ultramon.context.levels import ThresholdAction
     from ultramon.monitor.monitor import ContextMonitor
+
+    Item = str | PathLike[str]
 
 _log = logging.getLogger("ultramon.monitor")
 
@@ -58,6 +61,7 @@ class Worker:
         self._cursor = cursor
         self._hand_over_at = hand_over_at
         self._loop: Generator[str, None, None] | None = None
+        self._item: str | None = None
         self._is_full = False
         self._is_void = False
         self._looked_at = self._read_at = boot_seconds()
@@ -143,7 +147,11 @@ class Worker:
             with monitor.task(item):
                 # Stored in the beginning too: after a kill the state says which item is half done.
                 monitor.update_heartbeat()
-                yield item
+                self._item = item
+                try:
+                    yield item
+                finally:
+                    self._item = None
             # What is not stored is begun again if this process ends: the next item waits for it.
             monitor.update_heartbeat(patiently=True)
             after = monitor.get_state()
@@ -152,6 +160,16 @@ class Worker:
             cost = after.estimated_tokens - before.estimated_tokens
             largest = max(largest, cost) if after.epoch == before.epoch else 0
             before = after
+
+    def step(self, name: str, result: Any = None, *, item: Item | None = None) -> Any:
+        """Store that a step of the loop's item is done; see `ContextMonitor.step`."""
+        return self.monitor.step(name, result, item=self._item if item is None else item)
+
+    step_async = in_thread(step)
+
+    def steps(self, item: Item | None = None) -> dict[str, Any]:
+        """Return what was done inside the loop's item before; see `ContextMonitor.steps`."""
+        return self.monitor.steps(self._item if item is None else item)
 
     def track_content(self, text: str, *, source: str | None = None) -> ThresholdAction:
         """Count text that has entered the context; see `ContextMonitor.track_content`."""
