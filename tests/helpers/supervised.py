@@ -152,6 +152,22 @@ def fails():
             do(item)
 
 
+def in_steps():
+    """Does each item in four steps; the first agent is killed behind the one of ``DIES_BEHIND``."""
+    with worker(CONFIG) as agent:
+        for item in agent.pending():
+            known = agent.steps()
+            for step in ("read", "parse", "load", "check"):
+                if step in known:
+                    continue
+                do([item, step, agent.agent_id])
+                agent.step(step, {"by": agent.agent_id, "behind": list(agent.steps())})
+                is_last = [item, step] == json.loads(os.environ["DIES_BEHIND"])
+                if is_last and agent.agent_id == "job.1":
+                    os.kill(os.getpid(), signal.SIGKILL)
+            agent.notes = json.dumps(agent.steps())
+
+
 def lingers():
     """Works on something, and never ends."""
     with create_context_monitor(config=CONFIG) as monitor, monitor.task("something"):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import subprocess
+from pathlib import Path
 from typing import Any, assert_type
 
 import ultramon
@@ -120,6 +121,10 @@ def review(job: Job) -> None:
         for item in agent.pending():
             assert_type(item, str)
             assert_type(agent.track_content(item), ThresholdAction)
+            assert_type(agent.steps(), dict[str, Any])
+            agent.step("read", result={"rows": 3})
+            agent.monitor.step("read", item=Path(item))
+    assert_type(job.steps, dict[str, dict[str, Any]])
 
 
 def supervise() -> None:

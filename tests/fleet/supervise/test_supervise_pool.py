@@ -115,6 +115,42 @@ def test_what_a_successor_does_not_get_begins_by_itself():
     assert journal.pool.next_work(5).items == ["c", "a"]
 
 
+def test_steps_inside_an_item_are_those_of_the_context_that_has_it():
+    """They end with its claim, and with being set aside; what an earlier context adds is none."""
+    journal = Journal(["a", "b", "c"])
+
+    def step(context, item, name):
+        journal.note(context.agent_id, "step_completed", item=item, step=name, result=1)
+
+    def stored():
+        return {item: list(steps) for item, steps in journal.pool.steps.among("abc").items()}
+
+    first = journal.assign()
+    for item in ("a", "b", "its own"):
+        step(first, item, "parse")
+    assert stored() == {"a": ["parse"], "b": ["parse"]}
+    journal.claim(first, ["a"], verified=False)
+    step(first, "a", "late")
+    assert stored() == {"b": ["parse"]}
+    journal.reject(first, ["a"])
+    journal.end(first, ["b"], outcome="failed")
+    step(first, "b", "late")
+    second = journal.assign()
+    step(first, "b", "later")
+    step(second, "b", "load")
+    assert (stored(), second.has_new_step) == ({"b": ["parse", "load"]}, True)
+    journal.end(second, ["b"], outcome="failed")
+    # Two contexts made a step that was new; three that make none are too many.
+    assert journal.pool.item("b").attempts == 0
+    for _ in range(3):
+        context = journal.assign()
+        step(context, "b", "parse")
+        assert stored() == {"b": ["load", "parse"]}
+        journal.end(context, ["b"], outcome="failed")
+    assert names(journal.pool, SET_ASIDE) == ["b"]
+    assert stored() == {}
+
+
 def test_items_are_added_once_and_in_order():
     """The same call again, also in other pieces, adds what is new."""
     journal = Journal(["b", "a"])

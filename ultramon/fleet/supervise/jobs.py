@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import multiprocessing
 import os
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from hashlib import blake2b
 from typing import TYPE_CHECKING, Any
 
@@ -37,12 +37,15 @@ class Job:
         items: What it is to do; half-done items come first.
         handoff: What the context before it left; None for the first.
         env: The environment for its process. `ultramon.worker` finds the work with it.
+        steps: Results of the steps that contexts before it have done, by item and name of the step;
+            only items that have any.
     """
 
     agent_id: str
     items: tuple[str, ...]
     handoff: HandoffRecord | None
     env: dict[str, str]
+    steps: dict[str, dict[str, Any]] = field(default_factory=dict)
 
     def popen(self, args: Sequence[str] | str, **options: Any) -> JobProcess:
         """Start a program with the environment of this job, in a process group of its own.

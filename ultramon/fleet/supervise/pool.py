@@ -16,6 +16,7 @@ from ultramon.context.ladder import FORCE_RETURN
 from ultramon.fleet.journal_event import Closing
 from ultramon.fleet.supervise.result import ItemCounts, SupervisorEvent
 from ultramon.handoff import TEXTS
+from ultramon.state.item_steps import STEP_COMPLETED, ItemSteps
 from ultramon.state.plan import MAX_PLAN_BYTES, item_bytes
 
 if TYPE_CHECKING:
@@ -97,6 +98,7 @@ class WorkerContext:
         is_asked: Whether it should return.
         closed: What the event says that put back what it left.
         is_detached: Whether it still runs although its items were put back.
+        has_new_step: Whether it did a step of an item that no context did before it.
         event_count: How many events about it were read, from its assignment on.
     """
 
@@ -112,6 +114,7 @@ class WorkerContext:
     is_asked: bool = False
     closed: Closing | None = None
     is_detached: bool = False
+    has_new_step: bool = False
     event_count: int = 0
 
     def has_read(self, events: Iterable[dict[str, Any]], run: str) -> bool:
@@ -147,6 +150,7 @@ class ItemPool:
         last_number: The number at the end of the last context's agent id.
         has_claims: Whether an item was ever claimed.
         reopenings: How often verified items were reopened.
+        steps: What was done inside items that are neither claimed nor set aside.
     """
 
     def __init__(self, max_attempts: int) -> None:
@@ -156,6 +160,7 @@ class ItemPool:
         self.last_number = 0
         self.has_claims = False
         self.reopenings = 0
+        self.steps = ItemSteps()
         self._max_attempts = max_attempts
         self._items: dict[str, Item] = {}
         self._number_of: Counter[str] = Counter()
@@ -171,6 +176,7 @@ class ItemPool:
             "items_rejected": self._reject,
             "items_set_aside": self._set_aside,
             "items_reopened": self._reopen,
+            STEP_COMPLETED: self._take_step,
         }
 
     @property
@@ -289,9 +295,9 @@ class ItemPool:
     ) -> tuple[Closing, dict[str, str]]:
         """Judge a context that has ended and whose claims are settled.
 
-        Progress is a change in items, verification or notes. Without it an attempt is charged to
-        the items in work, else, where the agent left by itself, to the first one; to an item
-        whose claim was rejected in any case. A kill from outside is counted apart.
+        Progress is a change in items, their steps, verification or notes. Without it an attempt is
+        charged to the items in work, else, where the agent left by itself, to the first one; to an
+        item whose claim was rejected in any case. A kill from outside is counted apart.
 
         Args:
             context: The context.
@@ -309,7 +315,7 @@ class ItemPool:
         words = _words(context.left)
         is_new = bool(words) and words != _words(context.handoff)
         settled = (*self.held_by(context, CLAIMED), *self.held_by(context, VERIFIED))
-        progress = is_new or bool(settled)
+        progress = is_new or bool(settled) or context.has_new_step
         kind, outcome = (None, None) if end is None else (end.kind, end.outcome)
         is_lost = kind == "agent_lost"
         died = outcome in ("lost", "failed") or kind == "agent_refused"
@@ -446,8 +452,18 @@ class ItemPool:
             and item.context == event.agent_id
         ]
 
+    def _take_step(self, event: JournalEvent) -> Iterator[SupervisorEvent]:
+        item, step = event.json["item"], event.json["step"]
+        known = self._items.get(item)
+        # An agent whose work was put back may still store some: its successor does them again.
+        if known is not None and (known.status, known.context) == (ASSIGNED, event.agent_id):
+            is_new = self.steps.put(item, step, event.json.get("result"))
+            self.contexts[event.agent_id].has_new_step |= is_new
+        yield from ()
+
     def _claim(self, event: JournalEvent) -> Iterator[SupervisorEvent]:
         items = self._of(event, ASSIGNED)
+        self.steps.drop(items)
         self.has_claims |= bool(items)
         for name in items:
             self._move(self._items[name], CLAIMED)
@@ -482,6 +498,7 @@ class ItemPool:
 
     def _set_aside(self, event: JournalEvent) -> Iterator[SupervisorEvent]:
         items = self._of(event, OPEN)
+        self.steps.drop(items)
         for name in items:
             self._move(self._items[name], SET_ASIDE)
             self._items[name].reason = event.reasons.get(name)

@@ -744,6 +744,7 @@ class Supervisor:
         if work is None or (self._may_start is not None and not self._may_start()):
             return None
         agent_id = name_in_run(self._run, self.pool.last_number + 1)
+        steps = self.pool.steps.among(work.items)
         event = self._deliveries.assignments.event(
             agent_id,
             work.handoff or work.items,
@@ -753,6 +754,7 @@ class Supervisor:
             source=self._deliveries.detector.source,
             at=self._clock.now(),
             supervisor=self._holder,
+            **({"steps": steps} if steps else {}),
         )
         self._append([event])
         self._assigned += 1
@@ -816,6 +818,7 @@ class Supervisor:
                 **marks_of(context),
                 ASSIGNMENT: context.cursor or "",
             },
+            self.pool.steps.among(context.items),
         )
 
     def _end_overdue(self) -> None:
