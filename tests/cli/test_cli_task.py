@@ -60,6 +60,65 @@ def test_an_agent_works_through_a_plan_of_its_own(session, shell):
     assert session.record().tasks[0] == {"name": "read", "status": "done", "result": "notes.md"}
 
 
+def test_steps_inside_a_task_are_stored_for_an_agent_that_continues_it(session, shell):
+    """They are in the journal at once, in the words of JSON, and end when the task is another."""
+    shell("task", "start", "read")
+    done = shell("task", "step", "parsed", "--result", '{"rows": [1, "é"]}')
+    assert (done.stdout, done.stderr) == ("", "parsed of read is stored\n")
+    shell("task", "step", "look")
+    (first, second) = session.events("step_completed")
+    assert (first["item"], first["step"], first["result"]) == (
+        "read", "parsed", {"rows": [1, "é"]}
+    )  # fmt: skip
+    assert second["result"] is None
+    listed = shell("task", "steps")
+    assert listed.stdout == 'parsed  {"rows":[1,"\\u00e9"]}\nlook\n'
+    assert listed.stderr == "2 steps of read\n"
+    shell("task", "start", "write")
+    assert shell("task", "steps").stderr == "0 steps of write\n"
+    as_json = json.loads(shell("task", "steps", "read", "--json").stdout)
+    assert as_json == {
+        "agentId": SESSION,
+        "item": "read",
+        "steps": {"parsed": {"rows": [1, "é"]}, "look": None},
+    }
+    again = json.loads(shell("task", "step", "b\u202ec", "--result", "1", "--json").stdout)
+    assert again["steps"] == {"b\u202ec": 1}
+    assert "\u202e" not in shell("task", "steps").stdout
+
+
+def test_what_is_no_step_is_refused_and_nothing_is_stored(session, shell):
+    done = shell("task", "step", "parsed", code=ExitCode.FAILURE)
+    assert "no item is in work" in done.stderr
+    assert "no item is in work" in shell("task", "steps", code=ExitCode.FAILURE).stderr
+    shell("task", "start", "read")
+    large = json.dumps("x" * 70_000), "at most 65,536 bytes"
+    for result, words in (("done", "not JSON"), ("NaN", "not JSON"), large):
+        done = shell("task", "step", "parsed", "--result", result, code=ExitCode.USAGE)
+        assert words in done.stderr
+    assert "1 to 200 characters" in shell("task", "step", "", code=ExitCode.USAGE).stderr
+    shell("task", "step", "parsed", "--result", json.dumps("x" * 60_000))
+    done = shell("task", "step", "more", "--result", json.dumps("x" * 6_000), code=ExitCode.USAGE)
+    assert "at most 65,536 bytes" in done.stderr
+    assert [event["step"] for event in session.events("step_completed")] == ["parsed"]
+
+
+def test_steps_of_an_assigned_item_are_found_by_what_a_task_names(session, shell, backend):
+    """A task has words of its own for its item; what earlier agents stored comes with it."""
+    fleet = Fleet("claude-code", backend=backend)
+    event = fleet._deliveries.assignments.event(
+        SESSION, ["read.py", "write.py"], 0, source="fleet:main", at=1.0, number=0,
+        steps={"read.py": {"parsed": 7}},
+    )  # fmt: skip
+    backend.append_events([event])
+    fleet.close()
+    shell("task", "start", "Port read.py to Python 3")
+    shell("task", "step", "ported")
+    assert session.events("step_completed")[0]["item"] == "read.py"
+    assert shell("task", "steps").stdout == "parsed  7\nported\n"
+    assert shell("task", "steps", "write.py").stderr == "0 steps of write.py\n"
+
+
 def test_json_shows_the_plan_as_it_is_stored(session, shell):
     """Each command that changes it, and the one that lists it."""
     shell("task", "add", "read", "--json")

@@ -90,11 +90,12 @@ GROUPS = {
         },
     ),
     "task": Commands(
-        "Plan of an agent in a shell",
-        "Plan and handoff of an agent that works in a shell.",
+        "Plan in a shell",
+        "Plan, steps and handoff of an agent that works in a shell.",
         {
-            **{name: ("task", name) for name in ("add", "start", "done")},
+            **{name: ("task", name) for name in ("add", "start", "step", "done")},
             "list": ("task", "list_tasks"),
+            "steps": ("task", "list_steps"),
             "handoff": ("handoff", "command"),
         },
     ),
