@@ -161,6 +161,32 @@ def commits():
                 file.write(f"{os.environ['ULTRAMON_WORKER']} {item}\n")
 
 
+def in_commits():
+    """Does each item in three commits; that of ``DIES_IN`` is killed once, behind the second one.
+
+    ``WORKERS`` has a line for what each context finds at the beginning of an item, and for each
+    commit.
+    """
+    own = ("git", "-c", "user.name=Bot", "-c", "user.email=bot@example.org")
+    with supervised() as agent:
+        for item in agent.pending():
+            path, half = Path("made", item), Path("made", "half")
+            path.parent.mkdir(exist_ok=True)
+            lines = path.read_text().splitlines() if path.exists() else []
+            last = subprocess.check_output((*own, "log", "-1", "--format=%an %s"), text=True)
+            note(os.environ["WORKERS"], f"{item}: behind {last.strip()}, half: {half.exists()}")
+            half.unlink(missing_ok=True)
+            for step in ("read", "write", item)[len(lines) :]:
+                note(path, step)
+                subprocess.run((*own, "add", "made"), check=True)
+                subprocess.run((*own, "commit", "-qm", f"Do {item}: {step}"), check=True)
+                note(os.environ["WORKERS"], f"{item}: {step}")
+                agent.step(step, len(step))
+                if (step, item) == ("write", os.environ.get("DIES_IN")) and not lines:
+                    note(half, "uncommitted")
+                    os.kill(os.getpid(), signal.SIGKILL)
+
+
 def alone():
     """Obeys, and notes where another context was in the worktree already."""
     import fcntl

@@ -111,6 +111,34 @@ def outside(text, mark):
 
 @given(texts)
 @pytest.mark.parametrize("prefix", HOSTILE)
+def test_hostile_steps_stay_inside_their_quotation(prefix, note):
+    """Subjects of commits and stored steps, one line each."""
+
+    def said(step):
+        before = Predecessor("it ended", "note", WORK, TREE, commits=(step,), steps=(step, step))
+        return successor_prompt(GOAL, 2, before, ["l.py"]).text
+
+    hostile, plain = said(f"abc {prefix}{note}"), said("harmless")
+    assert outside(hostile, "> ") == outside(plain, "> ")
+    assert len(hostile.splitlines()) == len(plain.splitlines())
+
+
+def test_the_last_steps_inside_an_item_are_shown():
+    """Each cut, those before them counted; the words of the relay stand before them."""
+    commits = tuple(f"{number:07} Step {number}" for number in range(30))
+    before = Predecessor("it was killed", commits=commits, steps=(f"a: parse = {'x' * 900}",))
+    text = successor_prompt(GOAL, 2, before, ["a"]).text
+    assert headings(text)[-2:] == [
+        "## Steps inside an item: stored",
+        "## Steps inside an item: commits, the last 20 of 30",
+    ]
+    assert text.endswith("".join(f"> {number:07} Step {number}\n" for number in range(10, 30)))
+    assert f"> a: parse = {'x' * 188}" in text
+    assert "continue there, do not begin the item anew." in text
+
+
+@given(texts)
+@pytest.mark.parametrize("prefix", HOSTILE)
 def test_a_hostile_note_stays_inside_its_quotation(prefix, note):
     """Whatever it imitates: all other lines are the same as with a harmless note."""
     plain = successor_prompt(GOAL, 2, Predecessor("it ended", "harmless", WORK, TREE), ["l.py"])
@@ -164,7 +192,7 @@ def test_every_prompt_is_bounded(char):
     tree = WorkspaceSummary(
         char * 900, "0", "1", tuple(("abc", name) for name in huge[:50]), 9_000, huge[:50], 9_000
     )
-    before = Predecessor(char * 9_000, char * 100_000, work, tree, huge)
+    before = Predecessor(char * 9_000, char * 100_000, work, tree, huge, commits=huge, steps=huge)
     most = len(GOAL.goal) + 200 + MAX_REST_TOKENS
     for prompt in (first_prompt(GOAL, huge), successor_prompt(GOAL, 2, before, huge)):
         assert prompt.tokens <= most

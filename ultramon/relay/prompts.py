@@ -11,7 +11,13 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from ultramon.context.estimator import estimate_tokens
 from ultramon.errors import ConfigurationError
-from ultramon.state.prompt_text import GOAL_HEADING, SUCCESSOR_WORDS, one_line, section
+from ultramon.state.prompt_text import (
+    GOAL_HEADING,
+    SUCCESSOR_WORDS,
+    cut_text,
+    one_line,
+    section,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -84,6 +90,18 @@ _HAND_OVER = (
     "is half done, what comes next). A fresh context continues at once; ending the turn is how the "
     "job continues."
 )
+
+_STEP_COMMITS = (
+    "The working tree begins behind the last of these commits: continue there, do not begin the "
+    "item anew."
+)
+_STORED_STEPS = (
+    "Done inside the item before: do not do these again. `ultramon task steps ITEM` in a shell "
+    "shows them whole."
+)
+_MAX_STEPS = 20
+"""The last ones: those before are in `git log`, or shown by the command."""
+_MAX_STEP_CHARS = 200
 
 COMMAND, TASK_LIST = "command", "task list"
 
@@ -162,6 +180,8 @@ class Predecessor:
         workspace: The state of the working tree; None outside of git.
         facts: Sentences of the relay, such as that the worktree was made anew.
         open_tasks: What it had in its own plan and did not finish, beside the items.
+        commits: Those behind the last finished item, with their subjects, oldest first.
+        steps: Those stored inside items that this context continues, with their results.
     """
 
     reason: str
@@ -170,6 +190,8 @@ class Predecessor:
     workspace: WorkspaceSummary | None = None
     facts: tuple[str, ...] = ()
     open_tasks: tuple[str, ...] = ()
+    commits: tuple[str, ...] = ()
+    steps: tuple[str, ...] = ()
 
 
 def first_prompt(
@@ -240,6 +262,8 @@ def successor_prompt(
         lines += section("Set aside: leave these alone", before.work.set_aside, others)
         _add_tree(lines, before.workspace, others)
         lines += section(_OPEN_TASKS, before.open_tasks, others)
+        _add_steps(lines, "Steps inside an item: stored", before.steps, others, _STORED_STEPS)
+        _add_steps(lines, "Steps inside an item: commits", before.commits, others, _STEP_COMMITS)
         # Last, so that none of the relay's own words follow them.
         lines += section("Notes of the context before", before.notes, chars, preface=_UNVERIFIED)
         return lines
@@ -275,6 +299,16 @@ def _add_tree(lines: list[str], tree: WorkspaceSummary | None, others: int) -> N
     commits = [f"{short} {subject}" for short, subject in tree.commits]
     lines += section("Commits of this job", commits, others, total=tree.commit_count)
     lines += section("Uncommitted files", tree.dirty_files, others, total=tree.dirty_count)
+
+
+def _add_steps(lines: list[str], title: str, steps: Sequence[str], others: int, words: str) -> None:
+    """Add the last steps, as the words of an agent that they are."""
+    shown = [cut_text(one_line(step), _MAX_STEP_CHARS) for step in steps[-_MAX_STEPS:]]
+    count = min(others, len(shown))
+    of = "" if count == len(steps) else f", the last {count} of {len(steps)}"
+    quoted = "\n".join(shown[-count:] if count else ())
+    preface = f"{words}\n{_UNVERIFIED}"
+    lines += section(f"{title}{of}", quoted, len(quoted), preface=preface)
 
 
 def _fit(goal: RelayGoal, render: Callable[[int, int, int], list[str]]) -> Prompt:

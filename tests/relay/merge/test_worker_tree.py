@@ -5,7 +5,7 @@ from helpers.merging import BRANCH, Project, git
 
 from ultramon.errors import WorkspaceError
 from ultramon.relay.merge.branch import MergedItem, RunBranch
-from ultramon.relay.merge.worker_tree import WorkerTree
+from ultramon.relay.merge.worker_tree import MAX_STEP_COMMITS, WorkerTree
 
 REFS = "refs/ultramon/job"
 
@@ -146,6 +146,92 @@ def test_what_was_left_half_done_is_there_for_who_continues(project, place, tree
     assert names == {"a.txt", "half.txt", "9.txt"}
     assert git(other_place, "rev-parse", "HEAD") == project.tip
     assert changed(project, other.take(item(1, "job.2"), "one")) == ["b.txt", "half.txt"]
+
+
+def commit(place, name, text, message):
+    (place / name).write_text(text)
+    git(place, "add", name)
+    git(place, "commit", "-q", "-m", message)
+    return git(place, "rev-parse", "HEAD")
+
+
+def test_commits_inside_an_item_are_there_for_who_continues(project, place, tree):
+    """As they are, where nothing was merged meanwhile; what was not committed is not."""
+    commit(place, "one.txt", "1\n", "Add one")
+    last = commit(place, "two.txt", "2\n", "Add two\n\nIts body.")
+    (place / "half.txt").write_text("half\n")
+    tree.begin(None, before=1)
+    assert git(place, "rev-parse", "HEAD") == project.tip
+    tree.begin(1, before=1)
+    assert git(place, "rev-parse", "HEAD") == last
+    assert git(place, "status", "--porcelain") == "?? half.txt"
+    # The context that continues is killed, too.
+    commit(place, "half.txt", "whole\n", "Finish it")
+    tree.leave(2)
+    tree.begin(2, before=2)
+    subjects = git(place, "log", "--format=%s", f"{project.tip}..").splitlines()
+    assert subjects == ["Finish it", "Add two", "Add one"]
+    change = tree.take(item(1, "job.3"), "an item")
+    assert changed(project, change) == ["half.txt", "one.txt", "two.txt"]
+    assert project.queue().merge(change) is True
+
+
+def test_commits_inside_an_item_are_made_anew_on_what_was_merged_meanwhile(
+    project, place, tree, tmp_path
+):
+    """By their authors, in any worker's tree; those of items that were claimed are not."""
+    commit(place, "claimed.txt", "claimed\n", "Do claimed")
+    tree.take(item(1), "claimed")
+    commit(place, "one.txt", "1\n", "Add one")
+    git(place, "commit", "-q", "--allow-empty", "-m", "Nothing")
+    git(place, "rm", "-q", "b.txt")
+    git(place, "commit", "-q", "-m", "Remove b\n\nIt was odd.")
+    (place / "half.txt").write_text("half\n")
+    tree.leave(1)
+    assert project.queue().merge(project.change(9, {"9.txt": "9\n"})) is True
+    other_place = tmp_path / "other"
+    git(project.top, "worktree", "add", "-q", "--detach", str(other_place), "main")
+    branch = RunBranch(str(project.top), BRANCH, project.base)
+    other = WorkerTree(str(other_place), str(tmp_path), 2, REFS, branch)
+    assert other.begin(1) is None
+    said = git(other_place, "log", "--format=%an: %B", f"{project.tip}..")
+    assert " ".join(said.split()) == "Ada: Remove b It was odd. Ada: Add one"
+    assert git(other_place, "status", "--porcelain") == "?? half.txt"
+    names = {path.name for path in other_place.iterdir() if path.name != ".git"}
+    assert names == {"a.txt", "one.txt", "half.txt", "9.txt"}
+    assert changed(project, other.take(item(2, "job.2"), "an item")) == ["b.txt", "one.txt"]
+
+
+def test_of_commits_that_do_not_fit_by_themselves_the_whole_is_there(project, place, tree):
+    commit(place, "one.txt", "1\n", "Add one")
+    commit(place, "a.txt", "mine\n", "Change a")
+    commit(place, "two.txt", "2\n", "Add two")
+    commit(place, "a.txt", "a\n", "Change a back")
+    tree.leave(1)
+    assert project.queue().merge(project.change(9, {"a.txt": "nine\n"})) is True
+    assert tree.begin(1) is None
+    assert git(place, "log", "--format=%s", f"{project.tip}..") == "Add one"
+    assert git(place, "status", "--porcelain") == "?? two.txt"
+    assert (place / "a.txt").read_text() == "nine\n"
+
+
+def test_commits_that_git_has_forgotten_are_there_uncommitted(project, place, tree):
+    commit(place, "one.txt", "1\n", "Add one")
+    tree.leave(1)
+    tree.begin(None)
+    git(place, "reflog", "expire", "--expire=now", "--all")
+    git(project.top, "gc", "-q", "--prune=now")
+    assert tree.begin(1) is None
+    assert git(place, "rev-parse", "HEAD") == project.tip
+    assert git(place, "status", "--porcelain") == "?? one.txt"
+
+
+def test_of_too_many_commits_none_is_made_anew(project, place, tree):
+    for number in range(MAX_STEP_COMMITS + 1):
+        commit(place, "one.txt", f"{number}\n", f"Step {number}")
+    tree.leave(1)
+    assert tree.begin(1) is None
+    assert git(place, "status", "--porcelain") == "?? one.txt"
 
 
 def test_what_does_not_fit_any_more_is_kept_and_said(project, place, tree):

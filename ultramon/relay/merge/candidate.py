@@ -82,9 +82,18 @@ def build(root: str, base: str, changes: Sequence[Change]) -> Candidate:
 
 def _commit(git: BoundedGit, tree: str, parent: str, change: Change) -> str:
     """Make the commit of an item: its author's, in the words of its author."""
-    form = "--format=%an%x00%ae%x00%aI"
-    name, email, at = git("log", "-1", "--no-show-signature", form, change.author_of).split("\0")
-    environ = {"GIT_AUTHOR_NAME": name, "GIT_AUTHOR_EMAIL": email, "GIT_AUTHOR_DATE": at}
+    environ = author_environ(git, change.author_of)
     trailer = f"{TRAILER}: {change.item.number} {change.item.agent_id}"
     words = ("-m", change.message.strip() or "-", "-m", trailer)
     return git("commit-tree", tree, "-p", parent, *words, environ=environ)
+
+
+def author_environ(git: BoundedGit, commit: str) -> dict[str, str]:
+    """Return the variables with which git makes a commit of the same author and time.
+
+    Raises:
+        WorkspaceError: git refused, or took too long.
+    """
+    form = "--format=%an%x00%ae%x00%aI"
+    name, email, at = git("log", "-1", "--no-show-signature", form, commit).split("\0")
+    return {"GIT_AUTHOR_NAME": name, "GIT_AUTHOR_EMAIL": email, "GIT_AUTHOR_DATE": at}

@@ -9,13 +9,13 @@ from typing import TYPE_CHECKING
 from ultramon.errors import WorkspaceError
 from ultramon.relay.item_names import ItemNames
 from ultramon.relay.merge.branch import TRAILER, MergedItem
-from ultramon.relay.merge.candidate import Change
+from ultramon.relay.merge.candidate import Change, author_environ
 from ultramon.relay.merge.queue import kept_by_clean
 from ultramon.relay.merge.tree_git import GIT_SECONDS, TreeGit
 from ultramon.relay.merge.trees import merge_trees
 from ultramon.state.prompt_text import one_line
 from ultramon.system.git import find_commit
-from ultramon.system.git_trees import write_tree
+from ultramon.system.git_trees import BoundedGit, write_tree
 from ultramon.system.terminal_text import first_of, sanitize
 
 if TYPE_CHECKING:
@@ -25,6 +25,8 @@ if TYPE_CHECKING:
 
 _HEAD = "Ultramon-Head"
 """The commit that was checked out when a tree was taken."""
+MAX_STEP_COMMITS = 50
+"""So many commits inside an item are made anew where another context begins; of more, none."""
 _IN_PROGRESS = ("rebase-merge", "rebase-apply", "sequencer")
 """What git keeps of a command that its agent has neither continued nor aborted."""
 
@@ -75,8 +77,9 @@ class WorkerTree:
         """Check out the branch as it is now, for a context that begins.
 
         Args:
-            continued: The number of the context whose work it continues; what that one left half
-                done is put on top, uncommitted. None = it continues none.
+            continued: The number of the context whose work it continues: what that one has
+                committed inside an item is put on top as commits, and what else it left half done
+                on top of that, uncommitted. None = it continues none.
             before: The number of the context that was in this tree last; what that one left is
                 kept now, where it was not. None = there was none.
 
@@ -90,11 +93,11 @@ class WorkerTree:
             if before is not None and self._find(f"left-{before}") is None:
                 self._leave(before)
             tip = self._branch.tip
-            tree, note = self._prepare(continued, tip)
+            tree, head, note = self._prepare(continued, tip)
             for name in _IN_PROGRESS:
                 path = self._git("rev-parse", "--path-format=absolute", "--git-path", name)
                 shutil.rmtree(path, ignore_errors=True)
-            self._git("checkout", "--quiet", "--force", "--detach", tip)
+            self._git("checkout", "--quiet", "--force", "--detach", head)
             # All of it is kept: what a context left, when it ended. Repositories in it stay.
             self._git("clean", "-fdq", *kept_by_clean(self._left_out))
             self._git("read-tree", "--reset", "-u", tree)
@@ -173,7 +176,8 @@ class WorkerTree:
         last, tree = self._last(), self._write()
         if tree == self._git("rev-parse", f"{last}^{{tree}}"):
             return
-        left = self._git("commit-tree", tree, "-p", last, "-m", f"Left by context {context}")
+        head = self._git("rev-parse", "HEAD")
+        left = self._commit(tree, last, f"Left by context {context}", None, head)
         self._git("update-ref", f"{self._refs}/left-{context}", left)
 
     def _commit_of(self, name: str, before: str) -> str:
@@ -187,9 +191,9 @@ class WorkerTree:
         named = (commit for commit, _, message in entries if names.find(one_line(message)))
         return next(named, entries[0][0])
 
-    def _prepare(self, continued: int | None, tip: str) -> tuple[str, str | None]:
-        """Return the tree with which the next context begins on a commit, and a note."""
-        tree, note = self._git("rev-parse", f"{tip}^{{tree}}"), None
+    def _prepare(self, continued: int | None, tip: str) -> tuple[str, str, str | None]:
+        """Return the tree with which the next context begins, its commit on a tip, and a note."""
+        tree, head, note = self._git("rev-parse", f"{tip}^{{tree}}"), tip, None
         left = None if continued is None else self._find(f"left-{continued}")
         if left is not None:
             base = self._git("rev-parse", f"{left}^^{{tree}}")
@@ -202,8 +206,41 @@ class WorkerTree:
                     f"({files}): it is kept as {left[:12]}, see `git show {left[:12]}`"
                 )
             else:
-                tree = merged.tree
-        return tree, note
+                tree, head = merged.tree, self._with_steps_of(left, tip)
+        return tree, head, note
+
+    def _with_steps_of(self, left: str, tip: str) -> str:
+        """Return a commit on a tip, with those that a context has made inside the item it left.
+
+        Its own, where the tip is what it began with. Behind one that does not fit by itself, none
+        is made: the whole of what was left does fit, and is there uncommitted.
+        """
+        begun_at, head = self._head_of(f"{left}^"), self._head_of(left)
+        git = BoundedGit(self._root, GIT_SECONDS)
+        # Only the tree's own log leads to them, which forgets.
+        listed = git.attempt(
+            "rev-list", "--first-parent", "--reverse", head, f"^{begun_at}", f"^{tip}"
+        )
+        if listed is None or listed.returncode:
+            return tip
+        commits = listed.stdout.decode().split()
+        if len(commits) > MAX_STEP_COMMITS:
+            return tip
+        on = tip
+        for commit in commits:
+            parent, before = git("rev-parse", f"{commit}^", f"{commit}^^{{tree}}").splitlines()
+            if parent == on:
+                on = commit
+                continue
+            ours, theirs = git("rev-parse", f"{on}^{{tree}}", f"{commit}^{{tree}}").splitlines()
+            merged = merge_trees(self._root, before, ours, theirs, seconds=GIT_SECONDS)
+            if merged.conflicts:
+                break
+            if merged.tree != ours:
+                message = git("log", "-1", "--no-show-signature", "--format=%B", commit)
+                environ = author_environ(git, commit)
+                on = git("commit-tree", merged.tree, "-p", on, environ=environ, given=message)
+        return on
 
     def _merged(self, last: str, known: str, tree: str) -> str:
         """Return an item as it was, with what has changed in the tree since the last one."""

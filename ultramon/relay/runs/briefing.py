@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from ultramon.fleet.supervise.pool import ASSIGNED, CLAIMED, OPEN, SET_ASIDE, VERIFIED
+from ultramon.relay.item_commits import commits_in_work
 from ultramon.relay.launchers.outcome import COMPLETED, CUT_OFF, LIMITED, OVERFLOWED, STOPPED
 from ultramon.relay.prompts import COMMAND as BY_COMMAND
 from ultramon.relay.prompts import (
@@ -16,9 +17,11 @@ from ultramon.relay.prompts import (
     single_prompt,
     successor_prompt,
 )
+from ultramon.system.compact_json import dumps
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Mapping
+    from typing import Any
 
     from ultramon.fleet.journal_event import Closing
     from ultramon.fleet.supervise.jobs import Job
@@ -63,10 +66,12 @@ class Briefing:
             return single_prompt(words, items).text
         recorded_by = BY_COMMAND if run.launchers.uses_sdk else TASK_LIST
         is_merged = run.judged is not None
-        before = run.view.last_closed()
+        before, handoff = run.view.last_closed(), job.handoff
+        if is_merged and handoff is not None:
+            # The last one may be that of another worker.
+            before = run.view.closed(handoff.agent_id) or before
         if before is None:
             return first_prompt(words, items, recorded_by=recorded_by, is_merged=is_merged).text
-        handoff = job.handoff
         open_tasks = (*handoff.interrupted, *handoff.remaining) if handoff is not None else ()
         predecessor = Predecessor(
             self._describe_end(*before),
@@ -76,6 +81,8 @@ class Briefing:
             tuple(self._facts(items if run.has_items else list(run.items), place, note)),
             # Items are listed with their own state already.
             tuple(name for name in open_tasks if name not in run.items),
+            commits_in_work(place, run.items, items, is_merged=is_merged) if items else (),
+            tuple(_steps_of(job.steps)),
         )
         return successor_prompt(
             words, number, predecessor, items, recorded_by=recorded_by, is_merged=is_merged
@@ -113,3 +120,10 @@ class Briefing:
         if record is not None and record.end in _ENDS:
             return _ENDS[record.end]
         return closing.reason
+
+
+def _steps_of(steps: Mapping[str, Mapping[str, Any]]) -> Iterator[str]:
+    """Yield a line for each step that is stored."""
+    for item, results in steps.items():
+        for step, result in results.items():
+            yield f"{item}: {step}" + ("" if result is None else f" = {dumps(result)}")

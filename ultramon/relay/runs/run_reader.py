@@ -39,10 +39,13 @@ class RunReader:
     def last_closed(self) -> tuple[str, Closing] | None:
         """Return the last context that is closed, and how; None for the first."""
         self.read()
-        for context in reversed(self.pool.contexts.values()):
-            if context.closed is not None:
-                return context.agent_id, context.closed
-        return None
+        found = (self.closed(agent_id) for agent_id in reversed(self.pool.contexts))
+        return next(filter(None, found), None)
+
+    def closed(self, agent_id: str) -> tuple[str, Closing] | None:
+        """Return a context that is closed, and how, as far as the journal was read; else None."""
+        context = self.pool.contexts.get(agent_id)
+        return None if context is None or context.closed is None else (agent_id, context.closed)
 
     def state(self, agent_id: str) -> StateRecord | None:
         """Return the state of a context; None where there is none that can be read."""
