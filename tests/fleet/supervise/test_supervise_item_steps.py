@@ -16,9 +16,10 @@ from ultramon.testing import FakeClock
 ALL = ["read", "parse", "load", "check"]
 
 
-def supervise(tmp_path, items, dies_behind, **options):
+def supervise(tmp_path, items, dies_behind, *, environ=None, **options):
     fleet = Fleet("job", poll_interval_seconds=0.1)
-    spawn = spawner(tmp_path, "in_steps", DIES_BEHIND=json.dumps(dies_behind))
+    given = {"DIES_BEHIND": json.dumps(dies_behind), **(environ or {})}
+    spawn = spawner(tmp_path, "in_steps", **given)
     try:
         return fleet.supervise(spawn, items, **options)
     finally:
@@ -37,6 +38,27 @@ def test_a_successor_begins_behind_the_last_step(shared_store, tmp_path, last):
     )
     before = [step for item, step, agent_id in done if (item, agent_id) == ("b", "job.1")]
     assert before == ALL[: last + 1]
+
+
+@pytest.mark.timeout(600)
+@pytest.mark.parametrize(
+    "seed",
+    [*range(2), *(pytest.param(seed, marks=pytest.mark.exhaustive) for seed in range(2, 43))],
+)
+def test_killed_at_any_moment_a_context_repeats_one_step(shared_store, tmp_path, seed):
+    """The one in work, at most: it was done, and its step was not stored yet."""
+    victims = json.dumps([str(tmp_path / "victim"), 8])
+    items = [f"item {number}" for number in range(12)]
+    result = supervise(
+        tmp_path, items, [], environ={"VICTIMS": victims, "SEED": seed}, workers=2,
+        max_restarts=100,
+    )  # fmt: skip
+    assert (result.ok, result.counts.claimed) == (True, 12), result
+    done = Counter((item, step) for item, step, _ in effects(tmp_path))
+    assert set(done) == {(item, step) for item in items for step in ALL}
+    killed = sum(context.is_killed for context in result.contexts)
+    assert killed
+    assert done.total() - len(done) <= killed
 
 
 def test_the_successor_is_given_the_results(shared_store, tmp_path):
