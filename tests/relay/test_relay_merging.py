@@ -334,7 +334,7 @@ def test_a_tree_check_that_fails_without_any_item_stops_the_run_and_rejects_none
     names = [f"{number}" for number in range(6)]
     broken = project.directory / "broken"
     tree = ("--verify-all", f"test ! -e {broken}")
-    given = (*project.items(*names), *CHECK, *tree, "--workers", "2", "--grace", "1s")
+    given = (*project.items(*names), *CHECK, *tree, "--workers", "2")
     relay = begin(project, *given, TAKES="0.2")
     until(lambda: "merged: " in relay_lines(relay), relay)
     broken.touch()
@@ -357,7 +357,7 @@ def test_a_git_that_refuses_stops_the_run_and_rejects_none(project):
     link = project.state / "relay" / "job" / "workers" / "0" / "worktree" / ".git"
     away = project.directory / "away"
     tree = ("--verify-all", f"test ! -e made/3 || test -e {away} || mv {link} {away}")
-    given = (*project.items("1", "2", "3", "4"), *CHECK, *tree, "--workers", "2", "--grace", "1s")
+    given = (*project.items("1", "2", "3", "4"), *CHECK, *tree, "--workers", "2")
     code, result, told = finish(begin(project, *given, TAKES="0.2"), SECONDS)
     assert (code, result["stop"]["kind"]) == (1, "failed"), told
     assert "not a git repository" in result["stop"]["words"]

@@ -24,6 +24,7 @@ QUIET = (
     "-c", f"core.hooksPath={os.devnull}",
     "-c", "core.fsmonitor=false",
 )  # fmt: skip
+_TRIES = 3
 _IDENTITY = {
     f"GIT_{role}_{name}": value
     for role in ("AUTHOR", "COMMITTER")
@@ -138,10 +139,19 @@ class BoundedGit:
     def attempt(
         self, *arguments: str, environ: dict[str, str] | None = None, given: str | None = None
     ) -> subprocess.CompletedProcess[bytes] | None:
-        """Run a command, whatever becomes of it; None = it took too long, or there is no git."""
-        left = max(0.0, self._deadline - time.monotonic())
+        """Run a command, whatever becomes of it; None = it took too long, or there is no git.
+
+        One that a signal ends, as where memory runs out, is run again, twice at most.
+        """
         variables = {**_IDENTITY, **(environ or {})}
-        return run_git(self._root, *QUIET, *arguments, seconds=left, environ=variables, given=given)
+        for _ in range(_TRIES):
+            left = max(0.0, self._deadline - time.monotonic())
+            done = run_git(
+                self._root, *QUIET, *arguments, seconds=left, environ=variables, given=given
+            )
+            if done is None or done.returncode >= 0:
+                break
+        return done
 
     def __call__(
         self, *arguments: str, environ: dict[str, str] | None = None, given: str | None = None

@@ -29,7 +29,7 @@ from ultramon import ConfigurationError, Fleet, RunUnfinishedError, open_backend
 from ultramon.backends.lease_holder import name_holder
 from ultramon.fleet.supervise import children, supervisor
 from ultramon.fleet.supervise.jobs import make_event
-from ultramon.fleet.supervise.verification import DaemonThreads, Rejection
+from ultramon.fleet.supervise.verification import DaemonThreads, Rejection, Undecided
 from ultramon.testing import assert_no_work_lost
 
 ITEMS = [f"item {number}" for number in range(12)]
@@ -294,6 +294,22 @@ def test_a_slow_verify_does_not_hold_the_others_up(fleet, tmp_path):
         on_event=note,
     )
     assert result.ok
+
+
+def test_a_verdict_that_a_later_call_gives_is_waited_for_by_none(fleet, tmp_path):
+    """A verify that stops the run leaves the claim as it is, and the run is over at once."""
+    asked = []
+
+    def stop(item):
+        asked.append(item)
+        fleet.stop()
+        return Undecided()
+
+    given = (spawner(tmp_path, "obey"), ["a"])
+    result = fleet.supervise(*given, verify=stop, grace_seconds=3_600)
+    assert (result.stopped, result.counts.claimed, result.counts.set_aside) == ("stopped", 1, 0)
+    again = fleet.supervise(*given, verify=lambda item: not asked.append(item))
+    assert (again.counts.verified, asked, effects(tmp_path)) == (1, ["a", "a"], ["a"])
 
 
 def test_an_item_larger_than_a_context_is_continued(fleet, tmp_path):

@@ -280,8 +280,9 @@ class Supervisor:
         if self._stopping.is_late or not self._is_holder:
             return True
         # A check that does not return is waited for as long as an agent.
-        if not self._stopping.is_past_grace:
-            return not (open_contexts or self._unverified_count)
+        undecided = 0 if self._verification is None else len(self._verification.undecided)
+        if not self._stopping.is_past_grace and self._unverified_count > undecided:
+            return False
         return all(
             self._has_settled(context) and self._has_claims_to_judge(context)
             for context in open_contexts

@@ -29,7 +29,11 @@ class Rejection(NamedTuple):
         return False
 
 
-Verdict = bool | Rejection
+class Undecided:
+    """What `verify` may return where it stops the run: the claim stays one, for the next call."""
+
+
+Verdict = bool | Rejection | Undecided
 
 
 def reason_of(verdict: Verdict) -> str:
@@ -57,6 +61,7 @@ class Verification:
 
     Attributes:
         loop: For a coroutine function.
+        undecided: Items about which it had to leave the verdict to a later call.
         errors: Items for which it raised, with the last error.
     """
 
@@ -64,6 +69,7 @@ class Verification:
         self, verify: Callable[[str], Any], workers: int, executor: Executor | None = None
     ) -> None:
         self.loop: asyncio.AbstractEventLoop | None = None
+        self.undecided: set[str] = set()
         self.errors: dict[str, str] = {}
         self._verify = verify
         self._executor = executor or DaemonThreads(workers)
@@ -81,6 +87,8 @@ class Verification:
         verdicts = Verdicts([], {}, [])
         for name in items:
             key = (agent_id, attempt, name)
+            if name in self.undecided:
+                continue
             if key not in self._answers:
                 self._answers[key] = self._submit(name)
             elif self._answers[key].done():
@@ -115,6 +123,9 @@ class Verification:
     def _judge(self, name: str, answer: Future[Verdict], verdicts: Verdicts) -> None:
         error = CancelledError() if answer.cancelled() else answer.exception()
         verdict = False if error is not None else answer.result()
+        if isinstance(verdict, Undecided):
+            self.undecided.add(name)
+            return
         if verdict:
             verdicts.verified.append(name)
             return
@@ -130,7 +141,7 @@ class Verification:
 
 
 def _verdict(value: Any) -> Verdict:
-    return value if isinstance(value, Rejection) else bool(value)
+    return value if isinstance(value, Rejection | Undecided) else bool(value)
 
 
 class DaemonThreads(Executor):

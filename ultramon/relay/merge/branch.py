@@ -101,7 +101,8 @@ class RunBranch:
         try:
             self._git("update-ref", "-m", "ultramon: merge", self.name, new, old)
         except WorkspaceError:
-            if self.tip != old:
-                return False
-            raise
+            tip = self.tip
+            if tip == old:
+                raise
+            return tip == new  # where that git was killed when it had moved it
         return True

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from ultramon.errors import WorkspaceError
 from ultramon.fleet.supervise.pool import ASSIGNED, CLAIMED, VERIFIED
-from ultramon.fleet.supervise.verification import reason_of
+from ultramon.fleet.supervise.verification import Undecided, reason_of
 from ultramon.relay.item_names import ItemNames
 from ultramon.relay.merge.branch import MergedItem, RunBranch
 from ultramon.relay.merge.queue import Checks, MergeQueue, RedBranchError
@@ -78,7 +78,6 @@ class Merging:
         # The run's own is read by the supervisor's thread.
         self._view = RunReader(run.backend, run.name)
         self._taking = threading.Lock()
-        self._closed = threading.Event()
         self._begins_red = False
         self._taken: dict[tuple[str, str], Change] = {}
         self._item = self._item_check(judged)
@@ -169,9 +168,7 @@ class Merging:
             if is_known and self._branch.tip == self._branch.base:
                 raise  # as the user was told, who had it begun all the same
             self._run.stop_for(Stop.failed(str(error)))
-            # Its claim stays one: the next call asks about it again.
-            self._closed.wait()
-            raise
+            return Undecided()
 
     def _verify(self, name: str) -> Verdict:
         run = self._run
@@ -276,7 +273,6 @@ class Merging:
 
     def close(self) -> None:
         """End the checks that run, and let go of the last candidate."""
-        self._closed.set()
         with suppress(WorkspaceError):
             self.queue.close()
         for check in (*(one.check for one in self._workers.values()), self._item, self._tree):
