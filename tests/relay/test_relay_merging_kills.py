@@ -80,18 +80,24 @@ def test_whatever_is_killed_nothing_is_lost_and_nothing_red_is_merged(project, s
     items = project.items(*rng.sample(NAMES, len(NAMES)))
     given = ("--verify", "grep -Fxqre {item} made", "--verify-all", "! grep -rq bad made")
     environ = project.workers_environ(TAKES="0.05")
-    relay = project.begin("commits", *items, *given, "--workers", "3", **environ)
-    killed = []
+
+    def start():
+        """Continue the run; begin it where it was killed before it was one."""
+        if (project.state / "relay" / "job" / "relay.json").exists():
+            return project.resume(mode="commits", **environ)
+        return project.begin("commits", *items, *given, "--workers", "3", **environ)
+
+    relay, killed = start(), []
     for _ in range(KILLS):
         killed.append(kill_one(rng, relay, project))
         if killed[-1] == "relay" or relay.poll() is not None:
             relay.communicate()
-            relay = project.resume(mode="commits", **environ)
+            relay = start()
     for _ in range(3):  # a git that was killed as a context began has ended the call
         _, result, told = finish(relay, SECONDS)
         if result is not None and not result["work"]["left"]:
             break
-        relay = project.resume(mode="commits", **environ)
+        relay = start()
     assert result is not None, (killed, told)
     counts = result["work"]["counts"]
     assert result["work"]["lost"] == []
