@@ -1,6 +1,6 @@
 PYTHON ?= .venv/bin/python
 
-.PHONY: run test test-all durations frameworks mutants ci-full lint types bench bench-relay soak docs hosts
+.PHONY: run test test-all durations frameworks mutants ci-full lint types bench bench-relay bench-workers soak docs hosts
 
 run: .venv
 	.venv/bin/ultramon demo
@@ -47,6 +47,9 @@ bench: .venv
 
 bench-relay: .venv
 	$(PYTHON) benchmarks/relay_arms.py $(ARGS)
+
+bench-workers: .venv
+	$(PYTHON) benchmarks/relay_workers.py
 
 soak: .venv
 	$(PYTHON) -m benchmarks.soak $(ARGS)

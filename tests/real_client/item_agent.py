@@ -176,6 +176,7 @@ class ItemAgent(Api):
             a pipe ``gate`` to wait at, and where the tool leaves its ``pid``.
         task_words: What it writes before the name of an item in its task list.
         lists_one: Whether it puts a single item into its task list when it is asked to.
+        shared: A file in ``notes/`` to whose end it writes for an item, too, by item.
 
     Attributes:
         measured: Every request of a conversation, oldest first.
@@ -192,6 +193,7 @@ class ItemAgent(Api):
         *,
         task_words: str = "",
         lists_one: bool = True,
+        shared: Mapping[str, str] | None = None,
     ) -> None:
         self.measured: list[MeasuredRequest] = []
         self.begun: Counter[str] = Counter()
@@ -202,6 +204,7 @@ class ItemAgent(Api):
         self._pauses = dict(pauses or {})
         self._task_words = task_words
         self._lists_one = lists_one
+        self._shared = dict(shared or {})
         self._before: dict[str, list[str]] = {}
         self._was_compacted: set[str] = set()
         self._heads: set[str] = set()
@@ -297,6 +300,8 @@ class ItemAgent(Api):
             files = [shlex.quote(str(pause / name)) for name in ("pid.new", "pid", "gate")]
             half = f"echo 'code word:' > {path}; echo $$ > {files[0]}; mv {files[0]} {files[1]}"
             write = f"{half}; read -r _ < {files[2]}; {write}"
+        if (other := self._shared.get(item)) is not None:
+            write = f"echo {shlex.quote(item)} >> {shlex.quote(f'notes/{other}')}; {write}"
         return Call("Bash", {"command": f"mkdir -p notes; {write}", "description": "write a note"})
 
     def _is_in_a_transcript(self, call_id: str) -> bool:
