@@ -43,7 +43,7 @@ def test_a_successor_begins_behind_the_last_step(shared_store, tmp_path, last):
 @pytest.mark.timeout(600)
 @pytest.mark.parametrize(
     "seed",
-    [*range(2), *(pytest.param(seed, marks=pytest.mark.exhaustive) for seed in range(2, 43))],
+    [0, *(pytest.param(seed, marks=pytest.mark.exhaustive) for seed in range(1, 43))],
 )
 def test_killed_at_any_moment_a_context_repeats_one_step(shared_store, tmp_path, seed):
     """The one in work, at most: it was done, and its step was not stored yet."""
