@@ -391,6 +391,18 @@ class Transcripts:
         """
         return None
 
+    def sizes_and_changes(self, path: str) -> dict[str, tuple[int, int]]:
+        """Return the size and the change of the transcripts in such a file, by their ids.
+
+        As `find_stored` says of each: a list of all of them asks once. Those that are left out are
+        asked for one by one.
+
+        Raises:
+            OSError: The file cannot be read.
+            ValueError: It is of an unknown version.
+        """
+        return {}
+
     def new_requests(
         self, path: str, counted: Collection[str], most: int
     ) -> list[tuple[str, Report | Billed]] | None:

@@ -28,7 +28,7 @@ from ultramon.recordings.clients import client_files, sources_of
 from ultramon.recordings.daily_sums import FILE_NAME, DailySums, key_of
 from ultramon.recordings.index import Summarized, TranscriptIndex, index_path
 from ultramon.recordings.spending import quarter_time
-from ultramon.recordings.stored import stamp_of
+from ultramon.recordings.stored import Stamps
 from ultramon.recordings.usage import parts_of
 from ultramon.state.budget_readings import BudgetReading, BudgetReadings
 from ultramon.state.record import SDK_HOST, StateRecord, host_memory
@@ -234,9 +234,10 @@ class BudgetLook:
         """Return the files that were written to since a time, and the others."""
         recent: dict[str, Stamp] = {}
         older: list[str] = []
+        stamps = Stamps()
         for path in client_files(self._environ):
             try:
-                stamp = stamp_of(path)
+                stamp = stamps.of(path)
             except (OSError, ValueError):
                 continue
             if stamp is None or _changed_at(stamp) < since:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from ultramon.hosts.registry import find_hosts
 from ultramon.recordings.recordings import files_of, find_recordings
-from ultramon.recordings.stored import stamp_of
+from ultramon.recordings.stored import Stamps
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -89,8 +89,9 @@ def split_by_age(paths: Iterable[str], since: float) -> tuple[list[str], list[st
     """
     recent: list[str] = []
     older: list[str] = []
+    stamps = Stamps()
     for path in paths:
-        (recent if _changed_at(path) >= since else older).append(path)
+        (recent if _changed_at(path, stamps) >= since else older).append(path)
     if not older:
         return recent, []
     sessions = {os.path.splitext(path)[0] for path in recent}
@@ -118,9 +119,9 @@ def sources_of(found: Iterable[Summarized], others: Iterable[str]) -> list[str]:
     return [path for path in others if any(f"{name}." in path for name in wanted)]
 
 
-def _changed_at(path: str) -> float:
+def _changed_at(path: str, stamps: Stamps) -> float:
     try:
-        stamp = stamp_of(path, follow_links=True)
+        stamp = stamps.of(path, follow_links=True)
         return float("inf") if stamp is None else stamp[2] / 1e9
     except (OSError, ValueError):
         return float("inf")  # counts as recent: reading it says what is wrong

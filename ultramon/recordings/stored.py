@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import stat
+from contextlib import suppress
 from typing import TYPE_CHECKING
 
 from ultramon.hosts.registry import find_hosts
@@ -54,9 +55,39 @@ def stamp_of(path: str, *, follow_links: bool = False) -> Stamp | None:
     """
     stored = find_stored(path)
     if stored is not None:
-        # Of a session in a database only its size and time are known.
-        return 0, stored.size, stored.changed_ms * 1_000_000
+        return _stored_stamp(stored.size, stored.changed_ms)
     found = os.stat(path, follow_symlinks=follow_links)
     if not stat.S_ISREG(found.st_mode):
         return None
     return found.st_ino, found.st_size, found.st_mtime_ns
+
+
+def _stored_stamp(size: int, changed_ms: int) -> Stamp:
+    # Of a session in a database only its size and time are known.
+    return 0, size, changed_ms * 1_000_000
+
+
+class Stamps:
+    """The stamps of many transcripts, as `stamp_of` returns them: a database is asked once."""
+
+    def __init__(self) -> None:
+        self._known: dict[str, dict[str, tuple[int, int]]] = {}
+
+    def of(self, path: str, *, follow_links: bool = False) -> Stamp | None:
+        """Return the stamp of a transcript; see `stamp_of`."""
+        folder, name = os.path.split(path)
+        if folder not in self._known:
+            self._known[folder] = _sizes_and_changes(folder)
+        known = self._known[folder].get(name)
+        return stamp_of(path, follow_links=follow_links) if known is None else _stored_stamp(*known)
+
+
+def _sizes_and_changes(file: str) -> dict[str, tuple[int, int]]:
+    if not os.path.isfile(file):
+        return {}
+    found: dict[str, tuple[int, int]] = {}
+    for host in find_hosts().usable:
+        # Each of them is asked for by itself then, which says what is wrong.
+        with suppress(OSError, ValueError):
+            found |= host.transcripts.sizes_and_changes(file)
+    return found

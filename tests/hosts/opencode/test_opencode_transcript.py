@@ -3,8 +3,10 @@
 import json
 import os
 import sqlite3
+from pathlib import Path
 
 import pytest
+from helpers.opencode_database import Rows, make
 from helpers.opencode_session import plant, session_id
 from helpers.program import run
 from hypothesis import given
@@ -27,6 +29,7 @@ from ultramon.hosts.transcripts.records import (
     SessionEnd,
 )
 
+PAGE_BYTES = 4_096
 MAIN, PART_A, PART_B = (30_070, 33_040, 35_020), (61_030, 88_025), (12_030, 15_025)
 
 
@@ -341,6 +344,58 @@ def test_a_query_is_bounded_by_one_session(path):
     assert len(plans) == 4
     assert not any(step.startswith("SCAN") and step.split()[1] in {"session", "message", "part"}
                    for step in steps)  # fmt: skip
+
+
+def read_by(act):
+    """How many bytes this thread has the system read meanwhile."""
+    io = Path("/proc/thread-self/io")
+    before = int(io.read_text().split()[1])
+    act()
+    return int(io.read_text().split()[1]) - before
+
+
+def test_what_is_read_of_a_session_does_not_grow_with_the_database(tmp_path):
+    """One with twenty times as many sessions has some pages more above those that count."""
+    found = []
+    for sessions in (3, 60):
+        path = tmp_path / f"{sessions}.db"
+        make(path, Rows(result_bytes=3_000, sessions=sessions))
+        newest = TRANSCRIPTS.transcripts_in(str(path))[-1]
+        asked = (
+            lambda one=newest: TRANSCRIPTS.read_last_reading(one, is_subagent=False),
+            lambda one=newest: TRANSCRIPTS.read_last_replies(one, is_subagent=False),
+            lambda one=newest: TRANSCRIPTS.read_session_end(one, {}),
+            lambda one=newest: TRANSCRIPTS.new_requests(one, (), 20),
+            lambda one=newest: TRANSCRIPTS.find_stored(one),
+            lambda one=newest: list(TRANSCRIPTS.subagent_transcripts(one)),
+            lambda one=path: sessions_since(str(one), 0.0),
+        )
+        for ask in asked:
+            ask()
+        found.append([read_by(ask) for ask in asked])
+    few, many = found
+    assert all(after <= before + 8 * PAGE_BYTES for before, after in zip(few, many, strict=True))
+    assert max(many) < 40 * PAGE_BYTES
+
+
+def test_a_list_of_sessions_reads_no_messages_but_the_newest(tmp_path):
+    """What changes with a session is found by an index, for all of them at once."""
+    path = tmp_path / "opencode.db"
+    size = make(path, Rows(result_bytes=3_000, sessions=3, messages=1_500))
+    names = TRANSCRIPTS.transcripts_in(str(path))
+    whole = TRANSCRIPTS.sizes_and_changes(str(path))
+    assert {os.path.join(path, name): one for name, one in whole.items()} == {
+        name: (one.size, one.changed_ms)
+        for name in names
+        for one in [TRANSCRIPTS.find_stored(name)]
+    }
+    assert [count for count, _ in whole.values()] == [1_500] * 3
+    assert read_by(lambda: TRANSCRIPTS.sizes_and_changes(str(path))) < size / 20
+    with sqlite3.connect(path) as database:
+        query = "UPDATE message SET time_updated = ? WHERE id IN (SELECT max(id) FROM message)"
+        database.execute(query, (2_000_000_000_000,))
+    database.close()
+    assert TRANSCRIPTS.find_stored(names[-1]).changed_ms == 2_000_000_000_000
 
 
 def test_where_sessions_are_is_what_the_environment_says(path):

@@ -48,6 +48,8 @@ _MAIN = "main"
 # Sessions that a fork has copied from other hosts, whose own files have them.
 _IMPORTS = ("external_import", "claude_import")
 _AGENT = "agent_id"
+_CHANGING_MESSAGES = 8
+"""The newest of a session, among which those are that still change."""
 
 
 def host_of(path: str) -> str | None:
@@ -77,9 +79,13 @@ def _host_of(path: str, stamps: tuple[object, ...]) -> str | None:
 def session_ids(path: str) -> list[str]:
     """Return all sessions of a database, the oldest first; raises as `opened`."""
     with opened(path) as database:
-        query = f"SELECT id FROM session {_not_imported(path)} ORDER BY time_created, id"
-        rows = database.execute(query).fetchall()
-        return [one for (name,) in rows if name for one in _with_agents(database, text(name))]
+        return _session_ids(database, path)
+
+
+def _session_ids(database: Any, path: str) -> list[str]:
+    query = f"SELECT id FROM session {_not_imported(path)} ORDER BY time_created, id"
+    rows = database.execute(query).fetchall()
+    return [one for (name,) in rows if name for one in _with_agents(database, text(name))]
 
 
 def subagent_ids(path: str, session_id: str) -> list[str]:
@@ -128,14 +134,31 @@ def size_and_change(path: str, session_id: str) -> tuple[int, int] | None:
 
     Milliseconds; raises as `opened`.
     """
-    session, _, agent = session_id.partition(".")
     with opened(path) as database:
-        if not database.execute("SELECT 1 FROM session WHERE id = ?", (session,)).fetchone():
-            return None
-        condition, values = _own(database, session_id)
-        query = f"SELECT count(*), max(time_updated) FROM message WHERE {condition}"
-        count, changed_ms = database.execute(query, values).fetchone()
-    return None if agent and not count else (count, whole_number(changed_ms) or 0)
+        return _size_and_change(database, session_id)
+
+
+def sizes_and_changes(path: str) -> dict[str, tuple[int, int]]:
+    """Return what `size_and_change` does for every session, by its id; raises as `opened`."""
+    with opened(path) as database:
+        found = {name: _size_and_change(database, name) for name in _session_ids(database, path)}
+    return {name: one for name, one in found.items() if one is not None}
+
+
+def _size_and_change(database: Any, session_id: str) -> tuple[int, int] | None:
+    session, _, agent = session_id.partition(".")
+    if not database.execute("SELECT 1 FROM session WHERE id = ?", (session,)).fetchone():
+        return None
+    condition, values = _own(database, session_id)
+    # Counted by an index alone. The rows of all messages would be most of what is read for a list
+    # of sessions, and a message does not change any more once its reply is over.
+    query = f"SELECT count(*) FROM message WHERE {condition}"
+    (count,) = database.execute(query, values).fetchone()
+    query = f"SELECT time_updated FROM message WHERE {condition} "
+    query += "ORDER BY time_created DESC, id DESC LIMIT ?"
+    rows = database.execute(query, (*values, _CHANGING_MESSAGES)).fetchall()
+    changed_ms = max((whole_number(at) or 0 for (at,) in rows), default=0)
+    return None if agent and not count else (count, changed_ms)
 
 
 def newest_messages(database: Any, session_id: str, count: int) -> Iterator[tuple[str, bytes]]:

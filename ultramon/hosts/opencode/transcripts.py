@@ -58,6 +58,12 @@ class OpencodeTranscripts(DatabaseTranscripts):
         """Return whether lines are those of a session of this host."""
         return reader.looks_like_transcript(head, self.host)
 
+    def sizes_and_changes(self, path: str) -> dict[str, tuple[int, int]]:
+        """Return the size and the change of all sessions in a database."""
+        from ultramon.hosts.opencode import database
+
+        return database.sizes_and_changes(path) if database.host_of(path) == self.host else {}
+
     @property
     def queries(self) -> Queries:
         """What is asked of a database."""
