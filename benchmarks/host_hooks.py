@@ -26,7 +26,7 @@ from typing import Any
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "tests"))
 
 from client_hooks import TimedApi
-from helpers import codex_client, gemini_client, program, qwen_client
+from helpers import codex_client, copilot_client, gemini_client, program, qwen_client
 from helpers.qwen_session import NEW
 from helpers.scripted_model import Step
 from processor_time import milliseconds, of_process
@@ -36,11 +36,13 @@ from real_client.api import Reply, bash, marked
 from ultramon.hosts.resident.place import Place
 
 NONE, NO_OP = "no hook", "a hook that is `true`"
-PROCESS, RESIDENT = "a process each, `--no-resident`", "as installed"
-MODES = (NONE, NO_OP, PROCESS, RESIDENT)
 BARE = "python -I -S -c pass"
+NO_OP_PYTHON = f"a hook that is `{BARE}`"
+PROCESS, RESIDENT = "a process each, `--no-resident`", "as installed"
+MODES = (NONE, NO_OP, NO_OP_PYTHON, PROCESS, RESIDENT)
 TOKENS = 20_000
 HOOK_CALLS = 30
+BARE_COMMAND = f"exec {shlex.quote(sys.executable)} -I -S -c pass"
 Gaps = list[float]
 
 
@@ -71,6 +73,8 @@ class Home:
         self.command = self._hooks()[self.event]["command"]
         if mode == NO_OP:
             self._replace("true")
+        if mode == NO_OP_PYTHON:
+            self._replace(BARE_COMMAND)
 
     def open(self, folder: Path) -> None:
         """Make the client; sets `settings`, `states` and `variables`."""
@@ -214,7 +218,14 @@ class Qwen(Scripted):
         return qwen_client.Client(folder, NEW)
 
 
-HOSTS: dict[str, type[Home]] = {one.host: one for one in (ClaudeCode, Codex, Gemini, Qwen)}
+class Copilot(Scripted):
+    host = "copilot"
+
+    def make(self, folder: Path) -> Any:
+        return copilot_client.Client(folder)
+
+
+HOSTS: dict[str, type[Home]] = {one.host: one for one in (ClaudeCode, Codex, Copilot, Gemini, Qwen)}
 
 
 def hook_costs(homes: dict[str, Home]) -> dict[str, float]:
@@ -224,10 +235,9 @@ def hook_costs(homes: dict[str, Home]) -> dict[str, float]:
     for home in chosen.values():
         home.keep_payload()
     pid = (chosen[RESIDENT].place.running() or {}).get("pid")
-    python = shlex.quote(sys.executable)
     before = of_process(pid) if pid else 0.0
     for _ in range(HOOK_CALLS):
-        costs[BARE].append(chosen[PROCESS].call(f"exec {python} -I -S -c pass"))
+        costs[BARE].append(chosen[PROCESS].call(BARE_COMMAND))
         for mode, home in chosen.items():
             costs[mode].append(home.call(home.command))
     own = (of_process(pid) - before) * 1000 / HOOK_CALLS if pid else 0.0
