@@ -14,13 +14,20 @@ from helpers.notified_session import notify
 from helpers.resident_session import opened, until
 
 from ultramon.backends.local.backend import LocalBackend
+from ultramon.backends.local.state_files import StateDirectory
 from ultramon.hosts.claude_code import statusline
 from ultramon.hosts.claude_code.host import CLAUDE_CODE
 from ultramon.hosts.resident.exchange import Request
 from ultramon.hosts.resident.forwarder import socket_path
 from ultramon.hosts.resident.place import Place
 from ultramon.hosts.resident.store import OvertakenError, ResidentStore
-from ultramon.hosts.resident.turns import MAX_AGENTS, Turns
+from ultramon.hosts.resident.turns import (
+    MAX_AGENTS,
+    MAX_LATE_CALLS,
+    Knowledge,
+    Turn,
+    Turns,
+)
 
 
 @pytest.fixture
@@ -116,6 +123,55 @@ def test_a_state_that_another_process_wrote_is_read_first(session):
     assert session.at_once() == before
     session.tool(tokens_at(87))
     assert session.at_once() == before + 1
+
+
+def test_calls_are_answered_while_those_before_them_are_stored(session):
+    """And stored in their order: another process holds the agent meanwhile."""
+    session.begin()
+    session.tool(tokens_at(90))
+    session.settle()
+    names = [f"toolu_{number}" for number in range(3)]
+    with StateDirectory(str(session.state)).locked("session", 1.0):
+        for number, name in enumerate(names):
+            session.reply(tokens_at(90) + number, name)
+            said = session.ask("PostToolUse", tool_name="Bash", tool_use_id=name)
+            assert said.connection.recv(2) == b"+N"
+            said.close()
+        assert session.place.ask()["atWork"] > 1
+    record = session.record()
+    assert record.extra["claudeCode"]["endedEarly"] == names
+    assert record.estimated_tokens == tokens_at(90) + 2
+    assert session.failures() == []
+
+
+def test_that_a_tool_begins_is_never_waited_for(session):
+    """Nothing is said there, near a rung and above one either."""
+    session.begin()
+    for remaining in (34, 30):
+        session.tool(tokens_at(remaining))
+        session.tool(tokens_at(remaining))  # which reads no reminder any more
+        before = session.at_once()
+        session.tool(tokens_at(remaining), event="PreToolUse")
+        assert session.at_once() == before + 1
+
+
+def test_work_is_put_off_in_order_and_done_before_the_next_turn():
+    """By whichever call comes next, and only where something is known of the agent."""
+    turn, done = Turn(), []
+    known = Knowledge(None, None, None)
+
+    def put(name):
+        return turn.put_late(lambda knowledge: knowledge is known, lambda: done.append(name))
+
+    assert not put("nothing is known")
+    turn.knowledge = known
+    assert [put(number) for number in range(MAX_LATE_CALLS + 1)] == [True] * MAX_LATE_CALLS + [
+        False
+    ]
+    assert done == []
+    assert turn.begin() is known
+    assert done == [*range(MAX_LATE_CALLS)]
+    assert not put("a call has its turn")
 
 
 def test_a_large_result_is_waited_for(session):

@@ -19,6 +19,8 @@ const MAX_INFOS = 8
 const MAX_RESULT = 2000 // whether there is a text, and none of it, is what counts
 const MAX_ERROR = 500
 const MAX_SESSIONS = 512
+const MAX_KEPT = 4
+const GONE = Symbol("gone")
 const VARIABLES = ["HOME", "ULTRAMON_AUDIENCE", "ULTRAMON_PARENT_ID", "ULTRAMON_RUN", "ULTRAMON_STATE_DIR",
   "TMUX_PANE", "NO_COLOR", "OPENCODE_DB", "XDG_DATA_HOME", "XDG_CONFIG_HOME"]
 const WAITED = ["request", "prompt", "compacting", "returned"] // by the client, where a resident hands them on
@@ -38,12 +40,14 @@ function socketPath(directory) {
   return (fits ? folder : `/tmp/ultramon-${process.geteuid()}`) + name
 }
 
-function isPrivateSocket(path) {
+// What tells the socket of this user from one that another resident has made since.
+function privateSocket(path) {
   try {
     const found = lstatSync(path)
-    return found.isSocket() && found.uid === process.geteuid() && (found.mode & 0o077) === 0
+    const isPrivate = found.isSocket() && found.uid === process.geteuid() && (found.mode & 0o077) === 0
+    return isPrivate ? `${found.ino} ${found.ctimeMs}` : undefined
   } catch {
-    return false
+    return undefined
   }
 }
 
@@ -60,20 +64,55 @@ function encode(payload, variables) {
 }
 
 let pausedUntil = 0
+const kept = []
+
+// A connection on which the resident answers one call after the other. What it says goes to the call
+// that has it.
+function open(path, place) {
+  const line = { place, connection: createConnection(path) }
+  const lose = () => {
+    const at = kept.indexOf(line)
+    if (at >= 0) kept.splice(at, 1)
+    line.onLost?.()
+  }
+  line.connection.on("error", lose).on("close", lose).on("data", (chunk) => line.onData?.(chunk))
+  return line
+}
 
 // Resolves to the answer, maybe empty; to null where the resident leaves the call to a process; to
-// undefined where there is none.
-function ask(payload, variables) {
+// undefined where there is none, or it is gone.
+async function ask(payload, variables) {
   const state = process.env.ULTRAMON_STATE_DIR || folderOf(CHOICES)
   if (inRelay || isOn("ULTRAMON_NO_RESIDENT") || !state.startsWith("/") || Date.now() < pausedUntil) return undefined
   const path = socketPath(state)
   const request = encode(payload, variables)
-  if (request.length > MAX_BYTES || !isPrivateSocket(path)) return undefined
+  const place = request.length > MAX_BYTES ? undefined : privateSocket(path)
+  if (place === undefined) return undefined
+  for (let line; (line = kept.pop()); ) {
+    // Another resident listens there now, or this one has ended while nothing was asked.
+    if (line.place !== place) line.connection.destroy()
+    else if ((await askOn(line, request)) !== GONE) return line.said
+  }
+  const line = open(path, place)
+  return (await askOn(line, request)) === GONE ? undefined : line.said
+}
+
+function askOn(line, request) {
+  const { connection } = line
+  connection.ref()
   return new Promise((resolve) => {
     let data = Buffer.alloc(0)
     let answer
-    const connection = createConnection(path)
-    const end = (value) => (clearTimeout(timer), connection.destroy(), resolve(value))
+    const end = (value, isOver) => {
+      clearTimeout(timer)
+      line.onData = line.onLost = undefined
+      line.said = value
+      if (isOver && kept.length < MAX_KEPT) {
+        connection.unref()
+        kept.push(line)
+      } else connection.destroy()
+      resolve(value)
+    }
     // A client that computes meanwhile has not looked at the socket: that is no sign of a resident.
     let tries = 3
     let began = performance.now()
@@ -86,25 +125,25 @@ function ask(payload, variables) {
       end(undefined)
     })
     let timer = setTimeout(expire, TAKEN_MS)
-    connection.on("error", () => end(answer))
-    connection.on("close", () => end(answer))
-    connection.on("connect", () => connection.write(request))
-    connection.on("data", (chunk) => {
+    line.onLost = () => end(answer ?? (data.length ? undefined : GONE))
+    line.onData = (chunk) => {
       const isFirst = data.length === 0
       data = Buffer.concat([data, chunk])
       if (isFirst) {
         clearTimeout(timer)
         timer = setTimeout(() => end(answer ?? null), ANSWER_MS)
       }
-      if (answer !== undefined || data.length < 2) return answer === undefined ? undefined : end(answer)
+      if (answer !== undefined) return end(answer, true)
+      if (data.length < 2) return
       const word = String.fromCharCode(data[1])
-      if (word === "N") return end("")
-      if (word !== "A") return end(null)
+      if (word === "N") return end("", true)
+      if (word !== "A") return end(null, true)
       const size = data.length >= 10 ? Number(data.subarray(2, 10)) : NaN
       if (!(data.length >= 10 + size)) return
       answer = data.subarray(10, 10 + size).toString()
       connection.write("!")
-    })
+    }
+    connection.write(request)
   })
 }
 

@@ -10,6 +10,7 @@ Standard library only.
 from __future__ import annotations
 
 import time
+from contextlib import suppress
 
 from ultramon.hosts import port
 from ultramon.hosts.calls.handling import HookCall
@@ -21,6 +22,8 @@ from ultramon.hosts.resident.turns import Knowledge, Turn, Turns
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from ultramon.hosts.port import HookEvent, Host
 
 _KINDS = (port.TOOL_STARTED, port.TOOL_ENDED, port.TOOLS_ENDED, port.PROMPT, port.WAITING)
@@ -49,8 +52,11 @@ class HookAnswers:
         self._turns = turns
         self.at_once_count = 0
 
-    def answer(self, request: Request, exchange: Exchange) -> None:
+    def answer(self, request: Request, exchange: Exchange) -> Callable[[], None] | None:
         """Handle one call.
+
+        Returns:
+            What is left to do of it after its answer; None = nothing.
 
         Raises:
             GoneError: The forwarder has gone, and handles the call itself.
@@ -59,40 +65,68 @@ class HookAnswers:
             event = self._host.dialect.read_event(decode_payload(request.payload), request.environ)
         except ValueError:
             exchange.end(REFUSED)  # its own process says what is wrong with it
-            return
+            return None
         if not event.kind:
             exchange.end()
-            return
+            return None
         others = event.launched or event.returned or event.tasks or event.candidates
         if event.kind not in _KINDS or others:
             exchange.end(REFUSED)
-            return
-        with self._turns.taken(event, exchange) as turn:
-            self._handle(turn, event, request, exchange)
+            return None
+        late = self._answer_at_once(event, request, exchange)
+        if late is None:
+            with self._turns.taken(event, exchange) as turn:
+                self._handle(turn, event, request, exchange)
+        return late
+
+    def _answer_at_once(
+        self, event: HookEvent, request: Request, exchange: Exchange
+    ) -> Callable[[], None] | None:
+        """Answer a call that has time, and return what stores it; None = it has none."""
+        if not (event.kind in _AT_ONCE or (event.kind == port.TOOLS_ENDED and event.reading)):
+            return None
+        turn, choices_mark = self._turns.find(event), mark_of(request.choices_path)
+        late: list[ResidentStore] = []
+
+        def has_time(knowledge: Knowledge) -> bool:
+            store = self._store_of(event, request, exchange)
+            if not knowledge.has_time(store, choices_mark, event):
+                return False
+            exchange.check_peer()
+            late.append(store)
+            return True
+
+        def work() -> None:
+            (store,) = late
+            store.is_late, event.can_answer = True, False
+            if not self._run(event, store, exchange):
+                turn.knowledge = None
+            elif store.stored:
+                turn.knowledge = Knowledge(*store.stored, choices_mark)
+
+        if not turn.put_late(has_time, work):
+            return None
+        # One that has gone since handles the call too: twice changes nothing.
+        with suppress(GoneError):
+            exchange.end()
+        self.at_once_count += 1
+        return turn.take_late
+
+    def _store_of(self, event: HookEvent, request: Request, exchange: Exchange) -> ResidentStore:
+        return ResidentStore(
+            self._host, self._directory, request, exchange.process_id,
+            event=event.name, now=time.time(),
+        )  # fmt: skip
 
     def _handle(self, turn: Turn, event: HookEvent, request: Request, exchange: Exchange) -> None:
-        host, choices_mark = self._host, mark_of(request.choices_path)
-        store = ResidentStore(
-            host, self._directory, request, exchange.process_id, event=event.name, now=time.time()
-        )
-        # Until the call is done nothing is known: one that fails must not speed up the next one.
-        knowledge, turn.knowledge = turn.knowledge, None
-        if (
-            (event.kind in _AT_ONCE or (event.kind == port.TOOLS_ENDED and event.reading))
-            and knowledge is not None
-            and knowledge.has_time(store, choices_mark, event)
-        ):
-            exchange.check_peer()
-            exchange.end()
-            self.at_once_count += 1
-            store.is_late, event.can_answer = True, False
-        elif self._may_end(event, store):
+        knowledge = turn.begin()
+        choices_mark = mark_of(request.choices_path)
+        store = self._store_of(event, request, exchange)
+        if self._may_end(event, store):
             exchange.end(REFUSED)
             return
-        else:
-            exchange.take()
-        is_done = self._run(event, store, exchange)
-        if is_done:
+        exchange.take()
+        if self._run(event, store, exchange):
             # A call that stored nothing leaves what the one before it knew.
             turn.knowledge = Knowledge(*store.stored, choices_mark) if store.stored else knowledge
 

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from ultramon.hosts.port import Host
     from ultramon.hosts.resident.exchange import Exchange, Request
 
-    Program = Callable[[Request, Exchange], None]
+    Program = Callable[[Request, Exchange], Callable[[], None] | None]
 
 HOOK = "hook"
 

@@ -35,7 +35,7 @@ from ultramon.system.timestamps import format_time
 from ultramon.version import __version__
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Callable, Mapping
 
     from ultramon.hosts.resident.served_hosts import ServedHosts
 
@@ -45,6 +45,8 @@ SUCCESSION_SECONDS = 5.0
 """How long newer code waits for the resident with the older one to end."""
 MAX_CALLS = 32
 """At a time; further ones are handled by their own processes."""
+MAX_KEPT = 64
+"""So many connections are kept at a time, of hosts that ask by themselves."""
 MAX_SESSIONS = 1_024
 _BACKLOG = 64
 _LOOK_AGAIN_SECONDS = 0.02
@@ -79,7 +81,7 @@ class Resident:
         self._environ = environ
         self._sessions: dict[int, str] = {}
         self._lock = threading.Lock()
-        self._calls = 0
+        self._calls = self._kept_count = 0
         self._call_count = self._refused_count = 0
         self._is_retiring = False
         self._wake, self._woken = socket.socketpair()
@@ -189,44 +191,98 @@ class Resident:
             connection, _ = listening.accept()
         except OSError:
             return  # the forwarder has gone, or no descriptor is left
-        with self._lock:
-            is_too_much = self._calls >= MAX_CALLS
-            self._calls += not is_too_much
         # Its forwarder sees the end at once, and its own process handles the call.
-        if is_too_much:
+        if not self._begin_call():
             connection.close()
             return
         connection.setblocking(True)
-        threading.Thread(target=self._take_call, args=(connection,), daemon=True).start()
+        threading.Thread(target=self._take_calls, args=(connection,), daemon=True).start()
 
-    def _take_call(self, connection: socket.socket) -> None:
+    def _begin_call(self) -> bool:
+        """Count a call that is at work; return whether there may be one more."""
+        with self._lock:
+            may_begin = self._calls < MAX_CALLS
+            self._calls += may_begin
+        return may_begin
+
+    def _end_call(self) -> None:
+        with self._lock:
+            self._calls -= 1
+
+    def _take_calls(self, connection: socket.socket) -> None:
+        """Answer the calls of a connection: one of a forwarder, one after the other of a host."""
         try:
             with connection:
-                exchange = Exchange(connection)
-                # Of a process in another namespace of ids it could not be seen that it ended.
-                if exchange.user_id == os.geteuid() and exchange.process_id:
-                    self._answer(exchange.read_request(), exchange)
+                while self._take_call(connection) and self._wait_for_call(connection):
+                    pass
         except GoneError:
-            return  # its own process handles the call
+            pass  # its own process handles the call
         except Exception as error:  # noqa: BLE001 - the other sessions must continue
             self._fail(f"the resident: {type(error).__name__}: {error}")
         finally:
-            with self._lock:
-                self._calls -= 1
+            self._end_call()
 
-    def _answer(self, request: Request, exchange: Exchange) -> None:
+    def _take_call(self, connection: socket.socket) -> bool:
+        """Answer a call; return whether further ones may come."""
+        exchange = Exchange(connection)
+        # Of a process in another namespace of ids it could not be seen that it ended.
+        if exchange.user_id != os.geteuid() or not exchange.process_id:
+            return False
+        request = exchange.read_request()
+        late = self._answer(request, exchange)
+        is_host: bool = exchange.process_id == request.parent_pid  # a forwarder ends with its call
+        if late is None:
+            return is_host
+        if not is_host:
+            late()
+            return False
+        with self._lock:
+            self._calls += 1
+        # The host may make its next call before this one is stored.
+        threading.Thread(target=self._work_late, args=(late,), daemon=True).start()
+        return True
+
+    def _work_late(self, late: Callable[[], None]) -> None:
+        try:
+            late()
+        except Exception as error:  # noqa: BLE001 - the other sessions must continue
+            self._fail(f"the resident: {type(error).__name__}: {error}")
+        finally:
+            self._end_call()
+
+    def _wait_for_call(self, connection: socket.socket) -> bool:
+        """Wait for the next call of a host, which counts only then; return whether it came."""
+        with self._lock:
+            is_kept = self._kept_count < MAX_KEPT
+            self._kept_count += is_kept
+        if not is_kept:
+            return False
+        self._end_call()
+        try:
+            connection.settimeout(None)
+            has_come = bool(connection.recv(1, socket.MSG_PEEK))
+        except OSError:
+            has_come = False
+        finally:
+            with self._lock:
+                self._kept_count -= 1
+                self._calls += 1
+        return has_come and not self._is_retiring and self._calls <= MAX_CALLS
+
+    def _answer(self, request: Request, exchange: Exchange) -> Callable[[], None] | None:
+        """Answer a request; return what is left to do of it, None = nothing."""
         age = self._code.age_beside(request.package)
         if request.program == FACTS_PROGRAM:
             facts = self._describe() | {"isCurrent": age == 0}
             exchange.answer(compact_json.dumps(facts).encode("ascii"))
-            return
+            return None
         self._call_count += 1
         if age:
             self._refused_count += 1
             exchange.end(OLDER if age > 0 else REFUSED)
             if age > 0:
                 self._retire()
-            return
+            return None
         host_name, _, name = request.program.partition(" ")
         if host_name not in self._hosts.names:
             exchange.take()  # loading takes longer than a forwarder waits for the first word
@@ -234,9 +290,9 @@ class Resident:
         if served is None or name not in served.programs or not self._is_meant(request):
             self._refused_count += 1
             exchange.end(REFUSED)
-            return
+            return None
         self._note_session(served.host.dialect.process_id(request.environ) or request.parent_pid)
-        served.programs[name](request, exchange)
+        return served.programs[name](request, exchange)
 
     def _is_meant(self, request: Request) -> bool:
         """Return whether a request is about this state directory, with the same home."""

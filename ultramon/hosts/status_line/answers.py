@@ -54,6 +54,7 @@ class StatusLineAnswers:
             exchange.end(REFUSED)  # its own process says what is wrong with it
             return
         with self._turns.taken(event, exchange) as turn:
+            knowledge = turn.begin()
             choices_mark = mark_of(request.choices_path)
             store = ResidentStore(
                 self._line.host, self._directory, request, exchange.process_id,
@@ -71,8 +72,7 @@ class StatusLineAnswers:
             except Exception:  # noqa: BLE001 - its own process says what is wrong
                 exchange.end(REFUSED)
                 return
-            if store.stored is not None:
-                turn.knowledge = Knowledge(*store.stored, choices_mark)
+            turn.knowledge = Knowledge(*store.stored, choices_mark) if store.stored else knowledge
         if line := show(record, store, fields, plan):
             exchange.answer(line)
             exchange.confirm()
