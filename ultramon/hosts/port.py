@@ -174,6 +174,8 @@ class Dialect:
         ends_turns: Whether an event that every installation reports, before the model is asked
             again, has `HookEvent.can_end`.
         names_clear: Whether the reason of an end says that a person emptied the conversation.
+        keeps_reminders: Whether what an agent has read stays in its conversation when another
+            process continues it. Else it reads again what still holds.
         prompts_before_compaction: How many prompts a conversation holds before the host can
             compact it, where it cuts between prompts; `compaction_limits` holds from there on.
         resident_programs: What a resident runs for this host beside its hook: a name, and the
@@ -182,6 +184,7 @@ class Dialect:
 
     ends_turns = False
     names_clear = True
+    keeps_reminders = True
     prompts_before_compaction = 0
     resident_programs: Mapping[str, tuple[str, str]] = {}
 

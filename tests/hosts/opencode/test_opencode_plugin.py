@@ -1,8 +1,10 @@
 """The plugin of opencode, which asks a real resident, in a process that stands for the client."""
 
 import os
+import signal
 import socket
 from contextlib import suppress
+from pathlib import Path
 
 import pytest
 from helpers.opencode_plugin import (
@@ -16,7 +18,10 @@ from helpers.opencode_plugin import (
 from helpers.opencode_session import plant, session_id
 from helpers.resident_session import until
 
-from ultramon.hosts.calls.hosted_agent import CUT_TURN, IN_TOOL, WAITING
+from ultramon.hosts.calls.hosted_agent import CUT_TURN, IN_TOOL, SILENT_CALLS, WAITING
+
+CONNECTED = "03"
+"""In ``/proc/net/unix``."""
 
 
 def said(text):
@@ -50,6 +55,41 @@ def test_a_reminder_is_in_the_request_behind_the_reply_that_it_is_about(plugin):
     assert texts_in(plugin.request(summary, prompt("msg_5"))[0]) != [text]
     (record,) = plugin.settled()
     assert (record.epoch, record.context_window, record.context_limit) == (2, 100_000, 92_000)
+    assert plugin.failures() == []
+
+
+def test_a_reminder_comes_again_after_so_many_silent_replies(plugin):
+    """As in the other hosts."""
+    plugin.start().begin()
+    plugin.limits()
+    asked = prompt("msg_1")
+    plugin.request(asked)
+    replies = [reply(f"msg_2{n}", 70_000 + n) for n in range(SILENT_CALLS + 2)]
+    seen = []
+    for number in range(len(replies)):
+        seen.append(len(texts_in(plugin.request(asked, *replies[: number + 1])[0])))
+    assert seen == [1] * (SILENT_CALLS + 1) + [2]
+    assert plugin.failures() == []
+
+
+@pytest.mark.parametrize("kills", [True, False])
+def test_another_process_reads_its_reminder_again(plugin, kills):
+    """The client does not store it; the process that has read it does not read it twice."""
+    plugin.start().begin()
+    plugin.limits()
+    messages = prompt("msg_1"), reply("msg_2", 70_000)
+    plugin.request(messages[0])
+    assert len(texts_in(plugin.request(*messages)[0])) == 1
+    plugin.settled()
+    plugin.close(kills=kills)
+    until(lambda: kills or not plugin.records()[0].active, "the session has not ended")
+    plugin.start()
+    for expected in (1, 1):
+        plugin.call("chat.message", {"sessionID": SESSION}, said("continue"))
+        plugin.limits()
+        assert len(texts_in(plugin.request(*messages, prompt("msg_3"))[0])) == expected
+    (record,) = plugin.settled()
+    assert (record.active, record.epoch) == (True, 1)
     assert plugin.failures() == []
 
 
@@ -214,6 +254,49 @@ def test_a_resident_that_hangs_costs_one_call(plugin, tmp_path):
     plugin.close(kills=True)
     os.close(gate)
     os.unlink(path)
+
+
+def connections(place):
+    """How many connections to the socket of a resident are open."""
+    lines = [line.split() for line in Path("/proc/net/unix").read_text().splitlines()]
+    own = os.fsdecode(place.socket)
+    return sum(words[-1] == own and words[5] == CONNECTED for words in lines)
+
+
+def test_one_connection_is_kept_for_all_calls(plugin):
+    """While nothing is asked it counts as no call that is under way."""
+    plugin.start().begin()
+    plugin.limits()
+    for number in range(5):
+        plugin.request(prompt("msg_1"), reply(f"msg_2{number}", 10_000 + number))
+        plugin.call("tool.execute.before", {"tool": "x", "sessionID": SESSION, "callID": "c"})
+    (record,) = plugin.settled()
+    assert record.estimated_tokens == 10_004
+    until(lambda: connections(plugin.place) == 1, "there is another one")
+    plugin.close(kills=True)
+    until(lambda: connections(plugin.place) == 0, "a connection is left")
+    assert plugin.failures() == []
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGKILL])
+def test_a_resident_that_ended_while_nothing_was_asked_is_not_missed(plugin, number):
+    """The kept connection is lost with it; the next call has its own process, as without it."""
+    plugin.start().begin()
+    plugin.limits()
+    asked = prompt("msg_1")
+    plugin.request(asked)
+    plugin.settled()
+    ended = plugin.place.running()
+    os.kill(ended["pid"], number)
+    until(lambda: plugin.place.running() != ended, "it does not end")
+    plugin.request(asked, reply("msg_2", 70_000))
+    until(lambda: plugin.records()[0].estimated_tokens == 70_000, "it was not stored")
+    until(lambda: texts_in(plugin.request(asked, reply("msg_2", 70_000))[0]), "no reminder")
+    plugin.event("session.created", sessionID="ses_2", info={"id": "ses_2"})
+    until(plugin.place.running, "no other resident was started")
+    plugin.request(asked, reply("msg_2", 70_000), reply("msg_3", 71_000))
+    assert plugin.settled()[0].estimated_tokens == 71_000
+    assert plugin.failures() == []
 
 
 @pytest.mark.parametrize(

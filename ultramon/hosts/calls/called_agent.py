@@ -139,6 +139,8 @@ class CalledAgent:
             agent.start(event.session_id, self.parent_id, event.cwd)
         elif not (record.active or agent.memory.successor_id) and event.kind in _AT_WORK:
             agent.resume()  # another hook made it continue, or its return was not reported
+        elif record.active and event.kind == port.PROMPT:
+            agent.resume()  # after a kill: the start of this process may be handled later
         if event.cwd:
             record.cwd = event.cwd
         if self.parent_id is not None:

@@ -332,7 +332,9 @@ class HookCall:
         event, enforce = self._event, self._store.installed.enforce
         if not event.can_answer and enforce is None and event.reading is None:
             return ""  # there is nothing but a turn that could be ended
-        return self._measure(lambda agent: agent.begin_turn(""), is_call=False)
+        # With a reading it is the one event that reports the calls of a reply.
+        is_call = event.reading is not None
+        return self._measure(lambda agent: agent.begin_turn(""), is_call=is_call)
 
     def _before_permission(self) -> str:
         """End a turn at a call that an agent asks for after its time to return is over."""

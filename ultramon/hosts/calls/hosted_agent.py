@@ -139,6 +139,8 @@ class HostedAgent:
         is_other = self._own_process()
         if record.active and not is_other:
             return
+        if is_other and not self._host.dialect.keeps_reminders:
+            self.memory.forget_reminders()
         record.generation += 1
         self.memory.begin_life()
         record.active, record.outcome, record.exit = True, None, None

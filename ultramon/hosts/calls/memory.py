@@ -123,6 +123,10 @@ class HookMemory(StoredFields, GaugeMemory):
         del self.successor_id, self.left_tasks, self.last_text, self.stop_reason, self.turn_ended
         del self.returned_no_text
 
+    def forget_reminders(self) -> None:
+        """What it has read is not in its conversation any more: all of it comes again."""
+        del self.warned, self.asked, self.ended_calls, self.shown_request
+
     def follow(self, old_id: str, old: HookMemory) -> None:
         """It continues a session that was cleared: one that was ended stays so."""
         self.predecessors = [old_id, *old.predecessors][:_MAX_PREDECESSORS]

@@ -54,6 +54,7 @@ class OpencodeDialect(Dialect):
     """opencode, learnt from version 1.18.33."""
 
     ends_turns = True
+    keeps_reminders = False
 
     def read_event(
         self, payload: dict[str, Any], environ: Mapping[str, str], tail: bytes = b""
