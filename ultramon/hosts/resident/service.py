@@ -12,6 +12,7 @@ import socket
 import sys
 import threading
 import time
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 from ultramon.errors import StateError
@@ -35,7 +36,7 @@ from ultramon.system.timestamps import format_time
 from ultramon.version import __version__
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Iterator, Mapping
 
     from ultramon.hosts.resident.served_hosts import ServedHosts
 
@@ -209,18 +210,23 @@ class Resident:
         with self._lock:
             self._calls -= 1
 
-    def _take_calls(self, connection: socket.socket) -> None:
-        """Answer the calls of a connection: one of a forwarder, one after the other of a host."""
+    @contextmanager
+    def _at_work(self) -> Iterator[None]:
+        """End a call that was counted; what went wrong with it is a line in the failure log."""
         try:
-            with connection:
-                while self._take_call(connection) and self._wait_for_call(connection):
-                    pass
+            yield
         except GoneError:
             pass  # its own process handles the call
         except Exception as error:  # noqa: BLE001 - the other sessions must continue
             self._fail(f"the resident: {type(error).__name__}: {error}")
         finally:
             self._end_call()
+
+    def _take_calls(self, connection: socket.socket) -> None:
+        """Answer the calls of a connection: one of a forwarder, one after the other of a host."""
+        with self._at_work(), connection:
+            while self._take_call(connection) and self._wait_for_call(connection):
+                pass
 
     def _take_call(self, connection: socket.socket) -> bool:
         """Answer a call; return whether further ones may come."""
@@ -243,12 +249,8 @@ class Resident:
         return True
 
     def _work_late(self, late: Callable[[], None]) -> None:
-        try:
+        with self._at_work():
             late()
-        except Exception as error:  # noqa: BLE001 - the other sessions must continue
-            self._fail(f"the resident: {type(error).__name__}: {error}")
-        finally:
-            self._end_call()
 
     def _wait_for_call(self, connection: socket.socket) -> bool:
         """Wait for the next call of a host, which counts only then; return whether it came."""
