@@ -87,6 +87,32 @@ def test_commits_that_name_their_items_are_told_apart(project, place, tree):
     assert taken[2].together_with == item(2)
 
 
+def test_a_false_claim_takes_no_work_of_later_items_with_it(project, place, tree):
+    """Their commits were there when the false claim was seen."""
+
+    def commit(name, message):
+        (place / f"{name}.txt").write_text(f"{name}\n")
+        git(place, "add", f"{name}.txt")
+        git(place, "commit", "-q", "-m", message)
+
+    commit("early", "Something before")
+    for name in ("two", "three"):
+        commit(name, f"Do {name}")
+    first = tree.take(item(1), "one", ["two", "three"])
+    assert changed(project, first) == ["early.txt"]
+    false = tree.take(item(4), "four", ["two", "three"])
+    assert changed(project, false) == []
+    second, third = tree.take(item(2), "two", ["three"]), tree.take(item(3), "three")
+    assert (changed(project, second), changed(project, third)) == (["two.txt"], ["three.txt"])
+    queue = project.queue()
+    assert (queue.merge(second), queue.merge(third)) == (True, True)
+    # It is done after all; by a commit that names what was merged long ago.
+    commit("four", "Like two")
+    again = tree.take(item(4), "four")
+    assert changed(project, again) == ["four.txt"]
+    assert queue.merge(again) is True
+
+
 def test_an_item_that_is_claimed_again_has_what_was_mended_since(project, place, tree):
     (place / "one.txt").write_text("BAD\n")
     queue = project.queue()

@@ -19,7 +19,7 @@ from ultramon.system.git_trees import BoundedGit, write_tree
 from ultramon.system.terminal_text import first_of, sanitize
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Iterable, Sequence
 
     from ultramon.relay.merge.branch import RunBranch
 
@@ -105,12 +105,18 @@ class WorkerTree:
             self._git("update-ref", f"{self._refs}/worker-{self.number}", tip)
             return note
 
-    def take(self, item: MergedItem, name: str) -> Change:
+    def take(self, item: MergedItem, name: str, later: Iterable[str] = ()) -> Change:
         """Return the work of an item that its agent has claimed, and keep it.
 
         It is what has changed since the item before it: the agent's commits, where it has made any
-        since, up to the last one that names the item, or all where none does; without commits all
-        files. One that is claimed again is what it was, with what changed since.
+        since, up to the last one that names the item; where none does, up to the first one that
+        names an item that is taken later; without commits all files. One that is claimed again is
+        what it was, with what changed since.
+
+        Args:
+            item: The item.
+            name: Its name.
+            later: The names of further items of its context, whose work is not taken yet.
 
         Raises:
             WorkspaceError: git refused, or took too long.
@@ -118,10 +124,15 @@ class WorkerTree:
         with self._lock:
             last = self._last()
             head_before = self._head_of(last)
-            head = self._commit_of(name, head_before)
+            found = self._commit_of(name, head_before, ItemNames(later))
+            head = found or head_before
             has_commits = head != head_before
-            now = f"{head}^{{tree}}" if has_commits else self._write()
-            tree = self._git("rev-parse", now)
+            if has_commits:
+                tree = self._git("rev-parse", f"{head}^{{tree}}")
+            elif found is None:
+                tree = self._git("rev-parse", f"{last}^{{tree}}")
+            else:
+                tree = self._write()
             before, known = last, self._find(str(item.number))
             if known is not None and self._item_of(known) == item:
                 before = self._git("rev-parse", f"{known}^")
@@ -180,16 +191,28 @@ class WorkerTree:
         left = self._commit(tree, last, f"Left by context {context}", None, head)
         self._git("update-ref", f"{self._refs}/left-{context}", left)
 
-    def _commit_of(self, name: str, before: str) -> str:
-        """Return the last commit since another one that names an item, else the last of all."""
+    def _commit_of(self, name: str, before: str, later: ItemNames) -> str | None:
+        """Return the last commit since another one that names an item.
+
+        Where none does, the last one in front of those that name later items; None = those are
+        all. Without any commit the one before.
+        """
         form = "--format=%H%x00%B%x01"
         log = self._git("log", "--no-show-signature", "--first-parent", form, f"{before}..HEAD")
         entries = [entry.strip().partition("\0") for entry in log.split("\1") if entry.strip()]
         if not entries:
             return before
-        names = ItemNames((name,))
-        named = (commit for commit, _, message in entries if names.find(one_line(message)))
-        return next(named, entries[0][0])
+        own = ItemNames((name,))
+        found = None
+        for commit, _, message in entries:
+            subject = one_line(message)
+            if own.find(subject):
+                return commit
+            if later.find(subject):
+                found = None
+            elif found is None:
+                found = commit
+        return found
 
     def _prepare(self, continued: int | None, tip: str) -> tuple[str, str, str | None]:
         """Return the tree with which the next context begins, its commit on a tip, and a note."""

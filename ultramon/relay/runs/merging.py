@@ -211,9 +211,13 @@ class Merging:
 
     def _take_now(self, worker: _Worker, agent_id: str, name: str) -> Change:
         item = self._merged_item(agent_id, name)
-        return (
-            worker.tree.take(item, name) if self._works(agent_id) else worker.tree.kept(item, name)
-        )
+        if not self._works(agent_id):
+            return worker.tree.kept(item, name)
+        context = self._view.pool.contexts.get(agent_id)
+        held = [] if context is None else context.items
+        # An agent may be items ahead of its claims: a false one must not take their work with it.
+        later = [one for one in held if one != name and (agent_id, one) not in self._taken]
+        return worker.tree.take(item, name, later)
 
     def _works(self, agent_id: str) -> bool:
         """Return whether the tree of a context is still its own: no other has begun there."""
