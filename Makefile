@@ -1,6 +1,6 @@
 PYTHON ?= .venv/bin/python
 
-.PHONY: run test test-all durations frameworks mutants ci-full lint types bench bench-relay bench-workers soak docs hosts
+.PHONY: run test test-all durations frameworks mutants ci-full lint types bench bench-relay bench-workers bench-orchestrators soak docs hosts
 
 run: .venv
 	.venv/bin/ultramon demo
@@ -50,6 +50,10 @@ bench-relay: .venv
 
 bench-workers: .venv
 	$(PYTHON) benchmarks/relay_workers.py
+
+# Orchestrators against agents that lie and die, over 20 seeds: make bench-orchestrators ARGS='--only relay'
+bench-orchestrators: .venv
+	$(PYTHON) benchmarks/relay_bench.py $(ARGS)
 
 soak: .venv
 	$(PYTHON) -m benchmarks.soak $(ARGS)
