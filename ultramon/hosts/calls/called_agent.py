@@ -139,7 +139,7 @@ class CalledAgent:
             agent.start(event.session_id, self.parent_id, event.cwd)
         elif not (record.active or agent.memory.successor_id) and event.kind in _AT_WORK:
             agent.resume()  # another hook made it continue, or its return was not reported
-        elif record.active and event.kind == port.PROMPT:
+        elif record.active and event.kind == port.PROMPT and not agent.keeps_reminders:
             agent.resume()  # after a kill: the start of this process may be handled later
         if event.cwd:
             record.cwd = event.cwd

@@ -120,6 +120,11 @@ class HostedAgent:
         return True
 
     @property
+    def keeps_reminders(self) -> bool:
+        """Whether another process that continues the conversation has what the agent has read."""
+        return self._host.dialect.keeps_reminders
+
+    @property
     def is_session(self) -> bool:
         """Whether it is a session, and no subagent of one."""
         return self.record.agent_id == self.session_agent_id
@@ -139,7 +144,7 @@ class HostedAgent:
         is_other = self._own_process()
         if record.active and not is_other:
             return
-        if is_other and not self._host.dialect.keeps_reminders:
+        if is_other and not self.keeps_reminders:
             self.memory.forget_reminders()
         record.generation += 1
         self.memory.begin_life()
