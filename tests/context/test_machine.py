@@ -22,12 +22,12 @@ level_names = st.lists(
     unique=True,
 )
 
-READS = {"get_state", "get_threshold_action", "explain", "pending", "pinned_rules"}
+READS = {"get_state", "get_threshold_action", "explain", "pending", "steps", "pinned_rules"}
 SETTINGS = {"plan", "set_tasks_total", "set_model", "set_host_limits"}
 WORK = {
     "track_content", "report_usage", "report_response", "report_overflow", "fits", "clear",
     "record_compaction", "waiting", "working", "update_heartbeat", "task", "set_current_task",
-    "complete_task", "checkpoint", "hand_off", "stop",
+    "complete_task", "step", "checkpoint", "hand_off", "stop",
 }  # fmt: skip
 ALLOWED = {
     "created": {"start"} | SETTINGS | READS,

@@ -343,6 +343,8 @@ VERBS = {
     "plan": lambda m: m.plan(["one", "two", "three"]),
     "pending": lambda m: m.pending(),
     "set_current_task": lambda m: m.set_current_task("one"),
+    "step": lambda m: m.step("parse", {"rows": 3}),
+    "steps": lambda m: m.steps(),
     "complete_task": lambda m: m.complete_task("one"),
     "set_tasks_total": lambda m: m.set_tasks_total(3),
     "waiting": lambda m: m.waiting(),

@@ -1,5 +1,7 @@
 """The tree of a worker: what it hands to the queue, what it keeps, how it begins."""
 
+from pathlib import Path
+
 import pytest
 from helpers.merging import BRANCH, Project, git
 
@@ -389,3 +391,11 @@ def test_a_file_that_git_does_not_take_is_said(project, place, tree, tmp_path):
     other.leave(1)
     assert len(said) == 1
     assert "not every file could be kept" in said[0]
+
+
+def test_what_a_commit_that_was_killed_has_left_goes_when_its_context_has_ended(place, tree):
+    """Git names it after its process: it blocks nobody, and nobody else would delete it."""
+    path = git(place, "rev-parse", "--path-format=absolute", "--git-path", "next-index-6363.lock")
+    Path(path).touch()
+    tree.leave(1)
+    assert not Path(path).exists()

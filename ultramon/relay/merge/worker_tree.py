@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shutil
 import threading
+from glob import escape, glob
 from typing import TYPE_CHECKING
 
 from ultramon.errors import WorkspaceError
@@ -14,6 +15,7 @@ from ultramon.relay.merge.queue import kept_by_clean
 from ultramon.relay.merge.tree_git import GIT_SECONDS, TreeGit
 from ultramon.relay.merge.trees import merge_trees
 from ultramon.state.prompt_text import one_line
+from ultramon.system.files import delete_quietly
 from ultramon.system.git import find_commit
 from ultramon.system.git_trees import BoundedGit, write_tree
 from ultramon.system.terminal_text import first_of, sanitize
@@ -95,8 +97,7 @@ class WorkerTree:
             tip = self._branch.tip
             tree, head, note = self._prepare(continued, tip)
             for name in _IN_PROGRESS:
-                path = self._git("rev-parse", "--path-format=absolute", "--git-path", name)
-                shutil.rmtree(path, ignore_errors=True)
+                shutil.rmtree(self._git_path(name), ignore_errors=True)
             self._git("checkout", "--quiet", "--force", "--detach", head)
             # All of it is kept: what a context left, when it ended. Repositories in it stay.
             self._git("clean", "-fdq", *kept_by_clean(self._left_out))
@@ -184,6 +185,9 @@ class WorkerTree:
             self._leave(context)
 
     def _leave(self, context: int) -> None:
+        # Of a commit of some files that was killed with its agent: git names it after its process.
+        for path in glob(f"{escape(self._git_path('next-index'))}-*.lock"):
+            delete_quietly(path)
         last, tree = self._last(), self._write()
         if tree == self._git("rev-parse", f"{last}^{{tree}}"):
             return
@@ -311,6 +315,9 @@ class WorkerTree:
     def _trailer(self, commit: str, key: str) -> str:
         form = f"--format=%(trailers:key={key},valueonly,separator=%x2C)"
         return self._git("log", "-1", "--no-show-signature", form, commit).rpartition(",")[2]
+
+    def _git_path(self, name: str) -> str:
+        return self._git("rev-parse", "--path-format=absolute", "--git-path", name)
 
     def _find(self, label: str) -> str | None:
         return find_commit(self._root, f"{self._refs}/{label}", seconds=GIT_SECONDS)
