@@ -5,7 +5,7 @@ import sys
 
 import pytest
 from helpers import IMPORT_PATH, relayed
-from helpers.relayed import RelayedProject, end_contexts, finish
+from helpers.relayed import end_contexts, finish
 from helpers.waiting import until
 
 from ultramon.relay.choices import RelayChoices
@@ -16,13 +16,6 @@ from ultramon.relay.workspace_opening import open_workspace
 
 CHECK = ("--verify", "grep -Fxqre {item} made")
 SECONDS = 240
-
-
-@pytest.fixture
-def project(tmp_path):
-    made = RelayedProject(tmp_path)
-    yield made
-    end_contexts(made.state)
 
 
 def begin(project, *arguments, **environ):

@@ -8,7 +8,7 @@ from contextlib import suppress
 
 import pytest
 from helpers import IMPORT_PATH, relayed
-from helpers.relayed import RelayedProject, end_contexts, finish, marks_of
+from helpers.relayed import finish, marks_of
 from helpers.waiting import until
 
 from ultramon.relay.choices import RelayChoices
@@ -19,13 +19,6 @@ CHECK = ("--verify", "grep -Fxqre {item} made")
 TREE = ("--verify-all", "! grep -rq bad made")
 BRANCH = "ultramon/job"
 SECONDS = 240
-
-
-@pytest.fixture
-def project(tmp_path):
-    made = RelayedProject(tmp_path)
-    yield made
-    end_contexts(made.state)
 
 
 def begin(project, *arguments, mode="commits", **more):

@@ -7,7 +7,7 @@ from contextlib import suppress
 from pathlib import Path
 
 import pytest
-from helpers.relayed import RelayedProject, end_contexts, finish, marks_of
+from helpers.relayed import finish, marks_of
 from helpers.waiting import until
 
 from ultramon.system.process_search import processes_with
@@ -17,13 +17,6 @@ NAMES = [*(f"{number}" for number in range(8)), "p-1", "p-2", "q-1", "q-2"]
 """The last four are two pairs that write the end of one file."""
 KILLS = 4
 SECONDS = 240
-
-
-@pytest.fixture
-def project(tmp_path):
-    made = RelayedProject(tmp_path)
-    yield made
-    end_contexts(made.state)
 
 
 def children_of(pid, name):

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from ultramon.backends.opening import open_backend
 from ultramon.errors import ConfigurationError
 from ultramon.fleet.journal_event import Closing, JournalEvent
 from ultramon.fleet.supervise.jobs import POOL, added, make_event, name_in_run
@@ -16,7 +17,7 @@ from ultramon.relay.merge.branch import RunBranch
 from ultramon.relay.option_values import COMMAND
 from ultramon.relay.run_folder import run_directory, run_lock
 from ultramon.relay.runs.run import agent_names
-from ultramon.relay.workspace import BRANCHES, QUICK_SECONDS, TREE_SECONDS
+from ultramon.relay.workspace import BRANCHES, QUICK_SECONDS, TREE_SECONDS, kept_trees
 from ultramon.relay.workspace_record import WorkspaceRecord
 from ultramon.state.plan import Plan
 from ultramon.state.record import StateRecord
@@ -63,14 +64,13 @@ class Point:
         return f"{items} verified, as {self.run} was before {self.item}, at {self.commit[:7]}"
 
 
-def find_point(run: str, item: str, *, state_directory: str, backend: Backend) -> Point:
+def find_point(run: str, item: str, *, state_directory: str) -> Point:
     """Return where a run was before one of its items was claimed, or begun where it never was.
 
     Args:
         run: A run with a list of items, in worktrees.
         item: Of the list.
         state_directory: Where states are kept.
-        backend: The store.
 
     Raises:
         ConfigurationError: There is no such run or item, or it keeps no such points.
@@ -89,26 +89,22 @@ def find_point(run: str, item: str, *, state_directory: str, backend: Backend) -
     names = agent_names(choices, uses_sdk=choices.agent == COMMAND)
     numbers = {name: number for number, name in enumerate(names, 1)}
     name = next(one for one, spelt in names.items() if spelt == found)
-    order, context = _verified_before(run, name, backend)
+    order, context = _verified_before(run, name, open_backend(state_directory))
     root = choices.cwd
+    kept = kept_trees(root, run)
+    trees = {one: kept[str(numbers[one])] for one in order if str(numbers[one]) in kept}
     if record.is_detached:
         commit, verified = _merged_before(root, record, order, numbers, name)
     else:
-        commit, verified = _kept_before(root, run, record.base, order, numbers)
+        commit, verified = _kept_before(root, record.base, order, trees)
     held = () if context is None else tuple(one for one in context.items if one not in verified)
-    refs = f"refs/{BRANCHES}/{run}"
-    kept = {
-        str(numbers[one]): tree
-        for one in verified
-        if (tree := find_commit(root, f"{refs}/{numbers[one]}", seconds=QUICK_SECONDS))
-    }
+    labels = {str(numbers[one]) for one in verified}
+    kept = {label: tree for label, tree in kept.items() if label in labels}
     handoff = None if context is None else context.handoff
     return Point(run, found, commit, record.origin, verified, held, handoff, kept)
 
 
-def begin_at(
-    point: Point, run: str, choices: RelayChoices, *, state_directory: str, backend: Backend
-) -> None:
+def begin_at(point: Point, run: str, choices: RelayChoices, *, state_directory: str) -> None:
     """Let a new run know what was verified before, as if its own contexts had done it.
 
     One agent, or more of a long list, stands for the contexts of the other run: it has done these
@@ -119,7 +115,6 @@ def begin_at(
         run: The new run, whose workspace is there.
         choices: Its choices.
         state_directory: Where states are kept.
-        backend: The store.
 
     Raises:
         StateError: The store refused, or another relay works on the run.
@@ -130,6 +125,7 @@ def begin_at(
         BoundedGit(choices.cwd, TREE_SECONDS)("update-ref", "--stdin", given="".join(lines))
         names = agent_names(choices, uses_sdk=choices.agent == COMMAND)
         source, at = f"relay:{run}", SYSTEM_CLOCK.now()
+        backend = open_backend(state_directory)
         events = list(added(run, name_in_run(run, POOL), names, source=source, at=at))
         backend.append_events(events)
         for number, event in enumerate(events):
@@ -148,10 +144,10 @@ def _stand_for(
         return
     source, at = f"relay:{run}", SYSTEM_CLOCK.now()
 
-    def store(kind: str, **facts: object) -> None:
-        backend.append_events([make_event(run, agent_id, kind, source=source, at=at, **facts)])
+    def event(kind: str, **facts: Any) -> dict[str, Any]:
+        return make_event(run, agent_id, kind, source=source, at=at, **facts)
 
-    store("agent_assigned", items=[*done, *left], supervisor=source)
+    backend.append_events([event("agent_assigned", items=[*done, *left], supervisor=source)])
 
     def build(_: StateRecord | None, generation: int) -> tuple[StateRecord, list[dict[str, Any]]]:
         plan = Plan()
@@ -173,11 +169,11 @@ def _stand_for(
         ]
 
     backend.start_agent(agent_id, build, takeover=True, now=at, machine=this_machine())
-    for name in done:  # one by one, so that each is a point of the new run
-        store("items_claimed", items=[name])
-        store("items_verified", items=[name])
+    # One by one, so that each is a point of the new run.
+    kinds = ("items_claimed", "items_verified")
+    events = [event(kind, items=[name]) for name in done for kind in kinds]
     closing = Closing(f"it was rewound to before {point.item}", False, False, True, [], [], [])
-    store("context_closed", **closing.to_json())
+    backend.append_events([*events, event("context_closed", **closing.to_json())])
 
 
 def _verified_before(
@@ -214,15 +210,12 @@ def _place_before(events: list[JournalEvent], name: str) -> tuple[int, str]:
 
 
 def _kept_before(
-    root: str, run: str, base: str, order: list[str], numbers: dict[str, int]
+    root: str, base: str, order: list[str], trees: dict[str, str]
 ) -> tuple[str, tuple[str, ...]]:
     """Return the newest tree that was kept of a verified item, and what was verified by then."""
-    for count in range(len(order), 0, -1):
-        ref = f"refs/{BRANCHES}/{run}/{numbers[order[count - 1]]}"
-        commit = find_commit(root, ref, seconds=QUICK_SECONDS)
-        if commit is not None:
-            return _without_empty(root, commit), tuple(order[:count])
-    return base, ()
+    count = max((place for place, name in enumerate(order, 1) if name in trees), default=0)
+    commit = _without_empty(root, trees[order[count - 1]]) if count else base
+    return commit, tuple(order[:count])
 
 
 def _without_empty(root: str, commit: str) -> str:

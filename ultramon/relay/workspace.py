@@ -13,7 +13,7 @@ from ultramon.errors import WorkspaceError
 from ultramon.relay.disk_space import DiskNeed
 from ultramon.relay.workspace_record import WorkspaceRecord
 from ultramon.system.git import GitStatus, find_commit, read_status, run_git
-from ultramon.system.git_trees import QUIET, failure, keep_tree, write_tree
+from ultramon.system.git_trees import QUIET, BoundedGit, failure, keep_tree, write_tree
 
 if TYPE_CHECKING:
     import subprocess
@@ -161,12 +161,7 @@ class RelayWorkspace:
 
     def kept(self) -> dict[str, str]:
         """Return the ids of the kept trees by label."""
-        if not self.is_checkpointed:
-            return {}
-        form = "--format=%(objectname) %(refname)"
-        lines = self._git("for-each-ref", form, f"{self._refs}/").stdout.decode().splitlines()
-        pairs = (line.split(" ", 1) for line in lines)
-        return {name.removeprefix(f"{self._refs}/"): commit for commit, name in pairs}
+        return kept_trees(self.root, self.run) if self.is_checkpointed else {}
 
     def summarise(self, *, of_branch: bool = False) -> WorkspaceSummary:
         """Return what is there now: commits since the start, and uncommitted files.
@@ -226,3 +221,20 @@ class RelayWorkspace:
 
     def _failed(self, verb: str, done: subprocess.CompletedProcess[bytes] | None) -> WorkspaceError:
         return failure(self.root, verb, done, TREE_SECONDS)
+
+
+def kept_trees(root: str, run: str) -> dict[str, str]:
+    """Return the ids of the trees that a run has kept, by label.
+
+    Args:
+        root: A directory of its repository.
+        run: The run.
+
+    Raises:
+        WorkspaceError: git refused, or took too long.
+    """
+    refs = f"refs/{BRANCHES}/{run}/"
+    git = BoundedGit(root, TREE_SECONDS)
+    lines = git("for-each-ref", "--format=%(objectname) %(refname)", refs).splitlines()
+    pairs = (line.split(" ", 1) for line in lines)
+    return {name.removeprefix(refs): commit for commit, name in pairs}

@@ -45,6 +45,16 @@ def changed(project, change):
     return said.splitlines()
 
 
+def begin_elsewhere(project, folder):
+    """Begin a context that continues the first one, in the tree of another worker."""
+    place = folder / "other"
+    git(project.top, "worktree", "add", "-q", "--detach", str(place), "main")
+    branch = RunBranch(str(project.top), BRANCH, project.base)
+    tree = WorkerTree(str(place), str(folder), 2, REFS, branch)
+    assert tree.begin(1) is None
+    return place, tree
+
+
 def test_an_item_is_what_has_changed_since_the_one_before(project, place, tree):
     (place / "one.txt").write_text("1\n")
     first = tree.take(item(1), "one")
@@ -165,11 +175,7 @@ def test_what_was_left_half_done_is_there_for_who_continues(project, place, tree
     (place / "b.txt").unlink()
     tree.leave(1)
     assert project.queue().merge(project.change(9, {"9.txt": "9\n"})) is True
-    other_place = tmp_path / "other"
-    git(project.top, "worktree", "add", "-q", "--detach", str(other_place), "main")
-    branch = RunBranch(str(project.top), BRANCH, project.base)
-    other = WorkerTree(str(other_place), str(tmp_path), 2, REFS, branch)
-    assert other.begin(1) is None
+    other_place, other = begin_elsewhere(project, tmp_path)
     names = {path.name for path in other_place.iterdir() if path.name != ".git"}
     assert names == {"a.txt", "half.txt", "9.txt"}
     assert git(other_place, "rev-parse", "HEAD") == project.tip
@@ -217,11 +223,7 @@ def test_commits_inside_an_item_are_made_anew_on_what_was_merged_meanwhile(
     (place / "half.txt").write_text("half\n")
     tree.leave(1)
     assert project.queue().merge(project.change(9, {"9.txt": "9\n"})) is True
-    other_place = tmp_path / "other"
-    git(project.top, "worktree", "add", "-q", "--detach", str(other_place), "main")
-    branch = RunBranch(str(project.top), BRANCH, project.base)
-    other = WorkerTree(str(other_place), str(tmp_path), 2, REFS, branch)
-    assert other.begin(1) is None
+    other_place, other = begin_elsewhere(project, tmp_path)
     said = git(other_place, "log", "--format=%an: %B", f"{project.tip}..")
     assert " ".join(said.split()) == "Ada: Remove b It was odd. Ada: Add one"
     assert git(other_place, "status", "--porcelain") == "?? half.txt"

@@ -12,8 +12,8 @@ import click
 from click.core import ParameterSource
 
 from ultramon.cli.exit_codes import CommandFailed, ExitCode
-from ultramon.cli.output import confirmed, has_person, plural, print_json, print_result, say
-from ultramon.cli.selection import present_directory, store_options, time_span, token_count
+from ultramon.cli.output import confirmed, has_person, print_json, print_result, say
+from ultramon.cli.selection import store_options, time_span, token_count
 from ultramon.errors import ConfigurationError
 from ultramon.relay.option_values import (
     CLAUDE,
@@ -30,7 +30,6 @@ from ultramon.system.terminal_text import sanitize
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
-    from typing import TextIO
 
     from ultramon.relay.choices import RelayChoices
     from ultramon.relay.opening import OpenedRelay
@@ -38,8 +37,6 @@ if TYPE_CHECKING:
     from ultramon.relay.runs.result import RelayResult
 
 _ARGUMENTS = "ultramon.relay.arguments"
-_FIXED = ("agent", "in_place")
-"""What a run keeps: its worktree and the names of its items follow from them."""
 
 
 def _share(text: str) -> float:
@@ -256,7 +253,9 @@ def command(
     normally), 1 something is left, set aside or not confirmed, 2 wrong usage, 5 a budget is used
     up, 6 permissions refuse what is needed, 130 interrupted.
     """
+    from ultramon.cli.relay_choices import new_choices, stored_choices
     from ultramon.relay.opening import free_name, open_relay
+    from ultramon.relay.rewinding import begin_at
     from ultramon.relay.workspace_opening import StartPoint
     from ultramon.system.environment import disabled, state_directory
 
@@ -266,16 +265,17 @@ def command(
         raise CommandFailed("ULTRAMON_DISABLED is set: a relay would see nothing of its agents")
     # The local directory whatever ULTRAMON_BACKEND says: the hooks of the contexts write there.
     directory = os.path.abspath(state_dir or state_directory())
+    given["arguments"] = click.get_current_context().meta.get(_ARGUMENTS, ())
     if rewind is not None and resume is not None:
         raise click.UsageError("--rewind begins a new run, and --resume continues one")
     if rewind is not None:
-        choices, notes = _stored(directory, rewind[0], goal, given)
+        choices, notes = stored_choices(directory, rewind[0], goal, given)
         choices = replace(choices, compare=False, paid_by=None)
         name = run or free_name(directory, choices.goal)
     elif resume is not None:
-        name, choices, notes = resume, *_stored(directory, resume, goal, given)
+        name, choices, notes = resume, *stored_choices(directory, resume, goal, given)
     else:
-        choices, notes = _new(goal, given)
+        choices, notes = new_choices(goal, given)
         name = run or free_name(directory, choices.goal)
     # Read for its error alone: a wrong name must end the command before anything is made.
     try:
@@ -303,7 +303,7 @@ def command(
     if resume is None and not yes:
         _ask(opened)
     if point is not None:
-        _begin_at(point, opened)
+        begin_at(point, name, opened.choices, state_directory=directory)
     result = _run(opened)
     code = _exit_code(result)
     facts: dict[str, Any] = {**result.to_json(), "exitCode": int(code)}
@@ -334,25 +334,12 @@ def command(
 
 def _point(name: str, run: str, item: str, directory: str) -> Point:
     """Return where a run was before an item."""
-    from ultramon.backends.opening import open_backend
     from ultramon.relay.choices import is_run
     from ultramon.relay.rewinding import find_point
 
     if is_run(directory, name):
         raise click.UsageError(f"--rewind begins a new run, and there is one named {name}")
-    return find_point(run, item, state_directory=directory, backend=open_backend(directory))
-
-
-def _begin_at(point: Point, opened: OpenedRelay) -> None:
-    """Let a new run know what was verified before."""
-    from ultramon.backends.opening import open_backend
-    from ultramon.relay.rewinding import begin_at
-
-    directory = opened.state_directory
-    begin_at(
-        point, opened.run, opened.choices, state_directory=directory,
-        backend=open_backend(directory),
-    )  # fmt: skip
+    return find_point(run, item, state_directory=directory)
 
 
 def _ask(opened: OpenedRelay) -> None:
@@ -431,75 +418,6 @@ def _print_comparison(relayed: RelayResult, single: RelayResult) -> None:
     for name, value in relayed.facts().items():
         table.add_row(name, sanitize(value), sanitize(others[name]))
     make_console().print("", table)
-
-
-def _new(goal: str | None, given: dict[str, Any]) -> tuple[RelayChoices, list[str]]:
-    """Return the choices of a new run, and what there is to say about them."""
-    from ultramon.relay.choices import RelayChoices
-
-    if goal is None:
-        raise click.UsageError("name a GOAL, or continue with --resume RUN")
-    chosen, notes = _chosen(given)
-    return RelayChoices(goal=goal, cwd=present_directory(), **chosen), notes
-
-
-def _stored(
-    directory: str, run: str, goal: str | None, given: dict[str, Any]
-) -> tuple[RelayChoices, list[str]]:
-    """Return the choices of a run that is continued: its own, but those that are given again."""
-    from ultramon.relay.choices import RelayChoices
-
-    stored = RelayChoices.load(directory, run)
-    chosen, notes = _chosen(given)
-    context = click.get_current_context()
-    changed = {}
-    for name, value in chosen.items():
-        source = context.get_parameter_source(name)
-        is_given = source in (ParameterSource.COMMANDLINE, ParameterSource.ENVIRONMENT)
-        # A default is no choice: it must not replace what the run was begun with.
-        if (is_given or (name == "arguments" and value)) and value != getattr(stored, name):
-            changed[name] = value
-    for name in _FIXED:
-        if name in changed:
-            raise click.UsageError(
-                f"--{name.replace('_', '-')} cannot change when a run is continued"
-            )
-    if goal is not None and goal != stored.goal:
-        changed["goal"] = goal
-    if changed.get("items") is not None:
-        if stored.items is None:
-            raise click.UsageError("this run was begun without --items")
-        # Only added to, as the journal knows the items that the run was begun with.
-        changed["items"] = tuple(dict.fromkeys((*stored.items, *changed["items"])))
-        for name in ("item_paths", "item_after"):
-            if more := chosen.get(name):
-                changed[name] = {**getattr(stored, name), **more}
-    if changed:
-        notes.append(f"changed: {', '.join(name.replace('_', ' ') for name in sorted(changed))}")
-    return replace(stored, **changed), notes
-
-
-def _chosen(given: dict[str, Any]) -> tuple[dict[str, Any], list[str]]:
-    """Return the options, named as the choices, and what there is to say about them."""
-    from ultramon.relay.choices import read_items, read_planned_items
-
-    items: TextIO | None = given["items"]
-    program: str | None = given["program"]
-    if program is not None and os.path.dirname(program):
-        program = os.path.abspath(program)  # a run is continued from any directory
-    arguments = click.get_current_context().meta.get(_ARGUMENTS, ())
-    chosen = {**given, "arguments": arguments, "items": None, "program": program}
-    if items is None:
-        return chosen, []
-    try:
-        if items.name.endswith((".tsv", ".jsonl", ".ndjson")):
-            chosen["items"], repeats, plan = read_planned_items(items, items.name)
-            chosen |= {"item_paths": plan.paths, "item_after": plan.after}
-        else:
-            chosen["items"], repeats = read_items(items)
-    except ConfigurationError as error:
-        raise click.UsageError(str(error)) from error
-    return chosen, [f"{plural(repeats, 'line')} of the items repeated"] if repeats else []
 
 
 def _exit_code(result: RelayResult) -> ExitCode:
