@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 from helpers import DATA
+from helpers.opencode_session import plant
 from helpers.planted_transcripts import OTHER, SESSION, Machine, used
 from helpers.program import run
 from helpers.transcript_lines import line, prompt
@@ -207,3 +208,15 @@ def test_a_gemini_file_without_its_header_is_read(tmp_path):
     assert isinstance(found, Summarized)
     assert (found.summary.host, found.summary.session_id) == ("gemini", Path(path).stem)
     assert found.summary.peak_tokens == 9_000
+
+
+def test_a_fork_of_opencode_counts_once(tmp_path):
+    """Its messages have new ids, and the times of those that they were copied from."""
+    machine = Machine(tmp_path)
+    plant(tmp_path / "opencode" / "opencode.db", "fork")
+    machine.environ["XDG_DATA_HOME"] = str(tmp_path)
+    for _ in range(2):
+        found, _ = report(machine)
+        (spent,) = (one["spent"]["inputTokens"] for one in found["byDay"])
+        assert spent == 20_000 + 21_000 + 22_000
+        assert found["copiedTranscripts"] == 1

@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from ultramon.hosts.port import Host
     from ultramon.hosts.transcripts.jsonl import TranscriptReader
 
-_FORMAT = 10
+_FORMAT = 11
 # Another version of ultramon may read more out of the same lines.
 _VERSION = zlib.crc32(f"{_FORMAT} {__version__}".encode()) & 0x7FFFFFFF
 _SCHEMA = """

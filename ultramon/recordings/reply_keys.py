@@ -25,8 +25,8 @@ def reply_key(report: Report) -> str:
         report.cache_creation_tokens,
         report.output_tokens,
     )
-    name = "" if report.message_id is None else _sum(report.message_id)
-    return f"{name}.{_sum(str(counts))}"
+    name = report.message_id if report.copied_id is None else report.copied_id
+    return f"{'' if name is None else _sum(name)}.{_sum(str(counts))}"
 
 
 def _sum(text: str) -> str:

@@ -122,6 +122,7 @@ def report_of(info: JsonObject, message_id: str) -> Report | None:
     tokens = object_in(info, "tokens")
     cache, reasoning = object_in(tokens, "cache"), token_count(tokens, "reasoning")
     model, cost = text_or_none(info.get("modelID")), info.get("cost")
+    began_at = created_at(info)
     report = Report(
         message_id=message_id,
         model=model,
@@ -130,11 +131,13 @@ def report_of(info: JsonObject, message_id: str) -> Report | None:
         cache_read_tokens=token_count(cache, "read"),
         cache_creation_tokens=token_count(cache, "write"),
         output_tokens=token_count(tokens, "output") + reasoning,
-        at=ended_at(info) or created_at(info),
+        at=ended_at(info) or began_at,
         # Without a price the host counts 0.
         cost_usd=float(cost) if isinstance(cost, int | float) and cost > 0 else None,
         # Of some providers the output has it, and the host counts 0.
         thinking_tokens=reasoning or None,
+        # A fork has the messages of its session under new ids, with their times.
+        copied_id=None if began_at is None else str(began_at),
     )
     return report if report.tokens else None
 

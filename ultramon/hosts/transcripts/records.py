@@ -146,6 +146,7 @@ class Report(Record):
         speed: How the provider served it, as it names that; None = the usual way.
         cost_usd: What the host says that it cost in US dollars; None = it does not say.
         thinking_tokens: Of the output, what the model thought; None = not stated.
+        copied_id: What names the response in its copies too; None = `message_id` does.
     """
 
     message_id: str | None
@@ -162,6 +163,7 @@ class Report(Record):
     speed: str | None = None
     cost_usd: float | None = None
     thinking_tokens: int | None = None
+    copied_id: str | None = None
 
     def find_cache(self, total_tokens: int | None) -> None:
         """Decide how the cache is counted of a provider that usually counts it as input.
