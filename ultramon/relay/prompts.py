@@ -69,6 +69,9 @@ _ITEMS_BY_TASK_LIST = """\
 Keep these items in the task list of this session, each under its name as it stands here, and mark
 one as completed as soon as it is. An item counts when it is completed there and a check agrees."""
 
+_END_OF_ITEMS = """\
+When these are done, end the turn: further items of the job, if any, are for the next context."""
+
 _MERGED = """\
 Other contexts work on other items of this job at the same time, each in a working tree of its own.
 An item that is done is merged into the branch of the job and checked there together with theirs.
@@ -288,7 +291,9 @@ def _instructions(
     if is_merged:
         lines += ["", _MERGED]
     lines += section("Items of this context", items, own)
-    return [*lines, "", _ITEMS_BY_COMMAND if recorded_by == COMMAND else _ITEMS_BY_TASK_LIST]
+    if recorded_by == COMMAND:
+        return [*lines, "", _ITEMS_BY_COMMAND]
+    return [*lines, "", _ITEMS_BY_TASK_LIST, _END_OF_ITEMS]
 
 
 def _add_tree(lines: list[str], tree: WorkspaceSummary | None, others: int) -> None:

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from helpers.pool_journal import Journal
 from hypothesis import given
 from hypothesis import strategies as st
-from test_supervise_pool import Journal
 
 from ultramon.backends.base import EventPage
 from ultramon.backends.memory import MemoryBackend

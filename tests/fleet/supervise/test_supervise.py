@@ -254,6 +254,16 @@ def test_items_begin_when_they_may(fleet, tmp_path):
     assert order.index("last") > max(order.index("left"), order.index("right"))
 
 
+def test_a_context_gets_as_many_items_as_it_may(fleet, tmp_path):
+    """The number is asked for before each context, and is one at least."""
+    most = {0: 2, 2: 0, 3: 3}
+    spawn = spawner(tmp_path, "obey")
+    items = ["a", "b", "c", "d", "e", "f"]
+    result = fleet.supervise(spawn, items, most_items=lambda: most[len(effects(tmp_path))])
+    assert [one.items for one in result.contexts] == [2, 1, 3]
+    assert effects(tmp_path) == items
+
+
 def test_items_that_may_never_begin_end_the_call(fleet, tmp_path):
     """What they wait for was set aside, or is one of them."""
     spawn = spawner(tmp_path, "obey")

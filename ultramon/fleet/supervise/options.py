@@ -44,6 +44,9 @@ class SupervisorOptions(TypedDict, total=False):
             verified; returns what says of an open item whether a context may get it now. Where no
             context runs and none of what is left may begin, the call stops as ``blocked``.
             Default None: any item.
+        most_items: Called before a context is given work; returns how many items it may get, 1 and
+            more: those that one context left, all of them, and fresh ones up to that number.
+            Default None: those that one context left, or an even share of the fresh ones.
     """
 
     workers: int
@@ -59,3 +62,4 @@ class SupervisorOptions(TypedDict, total=False):
     item_of: Callable[[str], str | None]
     may_start: Callable[[], bool] | None
     may_take: Callable[[frozenset[str]], Callable[[str], bool]] | None
+    most_items: Callable[[], int] | None

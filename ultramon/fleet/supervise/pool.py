@@ -20,7 +20,7 @@ from ultramon.state.item_steps import STEP_COMPLETED, ItemSteps
 from ultramon.state.plan import MAX_PLAN_BYTES, item_bytes
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator
+    from collections.abc import Callable, Iterable, Iterator, Sequence
 
     from ultramon.fleet.journal_event import Exit, JournalEvent, ProcessFacts
     from ultramon.handoff import HandoffRecord
@@ -240,25 +240,41 @@ class ItemPool:
         ]
 
     def next_work(
-        self, share: int, may_take: Callable[[str], bool] = lambda name: True
+        self,
+        share: int,
+        may_take: Callable[[str], bool] = lambda name: True,
+        *,
+        filled: bool = False,
     ) -> Work | None:
         """Return the work for the next context, None without any; what was left comes first.
 
         Args:
             share: How many fresh items at most.
             may_take: Asked whether an item may be in it.
+            filled: Whether fresh items are added to what one context left, up to `share` in all.
         """
         for agent_id in self._unfinished:
             context = self.contexts[agent_id]
             if items := [name for name, _ in self.held_by(context, OPEN) if may_take(name)]:
+                if filled:
+                    items += self._next_fresh(share, may_take, items)
                 return Work(items, self._handoff_for(context, items))
-        items, size = [], 0
-        for name in islice(filter(may_take, self._fresh), min(share, CHUNK_ITEMS)):
+        items = self._next_fresh(share, may_take)
+        return Work(items, None) if items else None
+
+    def _next_fresh(
+        self, share: int, may_take: Callable[[str], bool], beside: Sequence[str] = ()
+    ) -> list[str]:
+        """Return the next fresh items for a context that has some, so that they fit its plan."""
+        items: list[str] = []
+        size = sum(map(item_bytes, beside))
+        most = max(0, min(share, CHUNK_ITEMS) - len(beside))
+        for name in islice(filter(may_take, self._fresh), most):
             size += item_bytes(name)
-            if items and size > CHUNK_BYTES:
+            if (items or beside) and size > CHUNK_BYTES:
                 break
             items.append(name)
-        return Work(items, None) if items else None
+        return items
 
     def _is_orphan(self, name: str) -> bool:
         """Return whether the last context of an item died."""

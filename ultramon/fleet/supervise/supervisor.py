@@ -180,6 +180,7 @@ class Supervisor:
         self._item_of = options.get("item_of", str)
         self._may_start = options.get("may_start")
         self._may_take = options.get("may_take")
+        self._most_items = options.get("most_items")
         self._offered: set[str] = set()
         self._has_read = False
         self._is_holder = False
@@ -764,12 +765,15 @@ class Supervisor:
     def _next_work(self, share: int) -> Work | None:
         """Return the work for the next context; stop where nothing of what is left may begin."""
         pool, may_take = self.pool, self._may_take
+        is_filled = self._most_items is not None
+        if self._most_items is not None and pool.open_count:
+            share = min(share, max(1, self._most_items()))
         if may_take is None:
-            return pool.next_work(share)
+            return pool.next_work(share, filled=is_filled)
         # Without a check a claim is the end of an item.
         in_work = (ASSIGNED,) if self._verification is None else (ASSIGNED, CLAIMED)
         held = frozenset(name for name, _ in pool.with_status(*in_work))
-        work = pool.next_work(share, may_take(held))
+        work = pool.next_work(share, may_take(held), filled=is_filled)
         if work is None and pool.open_count and not (held or pool.open_contexts):
             self.stop("blocked")
         return work

@@ -75,7 +75,7 @@ class Briefing:
         open_tasks = (*handoff.interrupted, *handoff.remaining) if handoff is not None else ()
         predecessor = Predecessor(
             self._describe_end(*before),
-            None if handoff is None else handoff.notes,
+            self._notes_of(before[0]) if handoff is None else handoff.notes,
             self._work_state(before[1].begun) if run.has_items else WorkState(),
             place.summarise() if place.is_checkpointed else None,
             tuple(self._facts(items if run.has_items else list(run.items), place, note)),
@@ -87,6 +87,11 @@ class Briefing:
         return successor_prompt(
             words, number, predecessor, items, recorded_by=recorded_by, is_merged=is_merged
         ).text
+
+    def _notes_of(self, agent_id: str) -> str | None:
+        """Return the last words of a context that left no items: its successor has fresh ones."""
+        left = self.run.view.pool.contexts[agent_id].left
+        return None if left is None else left.notes
 
     def _work_state(self, begun: list[str]) -> WorkState:
         pool = self.run.view.pool

@@ -17,6 +17,7 @@ from ultramon.relay.item_names import ItemNames
 from ultramon.relay.launchers.outcome import LIMITED
 from ultramon.relay.run_folder import run_lock
 from ultramon.relay.runs.briefing import Briefing
+from ultramon.relay.runs.chunks import most_items
 from ultramon.relay.runs.context_process import ContextProcess
 from ultramon.relay.runs.judge import Judge
 from ultramon.relay.runs.merging import Merging
@@ -144,6 +145,8 @@ class Relay:
                 item_of=ItemNames(run.items).find,
                 may_start=self._may_start,
                 may_take=self._may_take if choices.plan.is_known and not run.is_single else None,
+                # A program with the SDK has its items as its plan, which costs it no tokens.
+                most_items=None if run.is_single or run.launchers.uses_sdk else self._most_items,
             )
             # Number 0 stands for the contexts of the run that this one was rewound from.
             own = tuple(one for one in work.contexts if number_of(one.agent_id))
@@ -173,6 +176,10 @@ class Relay:
     def _may_start(self) -> bool:
         pauses = (self._plan, self._budget)
         return all(one is None or one.may_start() for one in pauses)
+
+    def _most_items(self) -> int:
+        self._run.view.read()
+        return most_items(self._run.view.pool)
 
     def _verify(self, name: str) -> Verdict:
         if self._merging is not None:
