@@ -389,3 +389,16 @@ def test_a_context_that_was_asked_to_hand_over_has_not_ended_the_job(project, ap
         api.play(touch(20_000, "b"), Reply(21_000, "Done."))
     code, result, told = project.run(GOAL, "--run", RUN, "--hand-over-at", level)
     assert (code, len(result["contexts"])) == (0, contexts), told
+
+
+def test_contexts_that_do_nothing_are_ended_and_their_item_is_set_aside(project, api):
+    """One that asks the same again and again would run until its window is full."""
+    api.whenever(bash(20_000, "true"))
+    code, result, told = project.run(
+        GOAL, "--run", RUN, *project.items("a"), "--idle-requests", "2", "--grace", "1s",
+    )  # fmt: skip
+    assert code == 1, told
+    assert result["work"]["set_aside"]["a"].startswith("3 contexts without progress on it")
+    assert len(result["contexts"]) == 3
+    assert "context 1 made 2 requests and did nothing: it is asked to hand over" in told
+    assert any(hand_over_note() in text for text in api.turns()[-1].texts)

@@ -149,6 +149,7 @@ GIVEN = {
     "prices": ("--prices", "{prices}"),
     "deadline_seconds": ("--deadline", "4h"),
     "grace_seconds": ("--grace", "9s"),
+    "idle_requests": ("--idle-requests", "40"),
     "in_place": ("--in-place",),
     "compare": ("--compare",),
     "program": ("--program", "{program}"),

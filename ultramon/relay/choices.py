@@ -14,6 +14,7 @@ from ultramon.relay.option_values import (
     COMMAND,
     CRITICAL,
     DEFAULT_GRACE_MINUTES,
+    DEFAULT_IDLE_REQUESTS,
     DEFAULT_MAX_CONTEXTS,
     DEFAULT_SETUP_MINUTES,
     DEFAULT_VERIFY_MINUTES,
@@ -62,6 +63,8 @@ class RelayChoices:
         wait_at_most_seconds: The longest wait for the reset of a limit; None = as long as it takes.
         deadline_seconds: Of one call; None = none.
         grace_seconds: How long a context has to hand over when it must.
+        idle_requests: A context that makes so many requests, completes no task and changes no file
+            is asked to hand over; 0 = never. Not for ``command``.
         program: Name or path of the one host; None = its usual name.
         compare: Whether the same job then runs in one session without a relay.
         setup: The command that prepares the worktree before its first context, for a shell; None
@@ -95,6 +98,7 @@ class RelayChoices:
     wait_at_most_seconds: float | None = None
     deadline_seconds: float | None = None
     grace_seconds: float = 60.0 * DEFAULT_GRACE_MINUTES
+    idle_requests: int = DEFAULT_IDLE_REQUESTS
     program: str | None = None
     compare: bool = False
     setup: str | None = None

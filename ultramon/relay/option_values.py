@@ -7,5 +7,6 @@ WARNING, CRITICAL = "warning", "critical"
 """The rungs at which a context may hand over, by their usual names."""
 DEFAULT_MAX_CONTEXTS = 20
 DEFAULT_GRACE_MINUTES = 3
+DEFAULT_IDLE_REQUESTS = 100
 DEFAULT_VERIFY_MINUTES = 10
 DEFAULT_SETUP_MINUTES = 30

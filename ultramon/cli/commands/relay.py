@@ -20,6 +20,7 @@ from ultramon.relay.option_values import (
     COMMAND,
     CRITICAL,
     DEFAULT_GRACE_MINUTES,
+    DEFAULT_IDLE_REQUESTS,
     DEFAULT_MAX_CONTEXTS,
     DEFAULT_SETUP_MINUTES,
     DEFAULT_VERIFY_MINUTES,
@@ -198,6 +199,13 @@ class _Command(click.Command):
     metavar="TIME",
     default=f"{DEFAULT_GRACE_MINUTES}m",
     help="How long a context that must hand over has, before it is ended.",
+)
+@click.option(
+    "--idle-requests",
+    type=click.IntRange(min=0),
+    default=DEFAULT_IDLE_REQUESTS,
+    help="A context that makes so many requests and completes and changes nothing must hand over; "
+    "0 = never.",
 )
 @click.option("--in-place", is_flag=True, help="Work in this tree, which must be clean.")
 @click.option("--resume", metavar="RUN", help="Continue a run; options given again replace its.")

@@ -19,6 +19,7 @@ from ultramon.relay.run_folder import run_lock
 from ultramon.relay.runs.briefing import Briefing
 from ultramon.relay.runs.chunks import most_items
 from ultramon.relay.runs.context_process import ContextProcess
+from ultramon.relay.runs.idle import IdleContexts
 from ultramon.relay.runs.judge import Judge
 from ultramon.relay.runs.merging import Merging
 from ultramon.relay.runs.pause import (
@@ -85,6 +86,7 @@ class Relay:
             self._check = CommandCheck(choices.verify, path, seconds, environ)
         self._briefing = Briefing(run)
         self._judge = Judge(run)
+        self._idle = IdleContexts(run, self._judge.fingerprint)
         self._is_checked = self._check is not None or run.judged is not None
         self._steps = Steps(run, is_checked=self._is_checked)
 
@@ -228,9 +230,14 @@ class Relay:
             process,
             lambda code: self._end(context, code),
             lambda code, seconds: self._judge.has_settled(context, code, seconds),
-            lambda: self._run.spending.follow(context.agent_id),
+            lambda: self._look_at(context),
             pid=pid,
         )
+
+    def _look_at(self, context: StartedContext) -> None:
+        self._run.spending.follow(context.agent_id)
+        if not self._run.launchers.uses_sdk:
+            self._idle.look(context)
 
     def _end(self, context: StartedContext, code: int | None) -> Continuation | None:
         """Judge how a process of a context ended; return how the context continues, if it does."""
