@@ -248,11 +248,21 @@ class ItemPool:
     ) -> Work | None:
         """Return the work for the next context, None without any; what was left comes first.
 
+        An item on which `KILLS_PER_ATTEMPT` contexts were killed waits until there is no other:
+        where it is the reason, the others are done first; else their contexts are killed too.
+
         Args:
             share: How many fresh items at most.
             may_take: Asked whether an item may be in it.
             filled: Whether fresh items are added to what one context left, up to `share` in all.
         """
+
+        def is_first(name: str) -> bool:
+            return self._items[name].kills < KILLS_PER_ATTEMPT and may_take(name)
+
+        return self._work(share, is_first, filled) or self._work(share, may_take, filled)
+
+    def _work(self, share: int, may_take: Callable[[str], bool], filled: bool) -> Work | None:
         for agent_id in self._unfinished:
             context = self.contexts[agent_id]
             if items := [name for name, _ in self.held_by(context, OPEN) if may_take(name)]:
