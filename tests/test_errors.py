@@ -37,6 +37,7 @@ from ultramon.errors import (
 from ultramon.fleet.supervise import result
 from ultramon.fleet.supervise.result import ItemCounts, RunUnfinishedError, SupervisorResult
 from ultramon.handoff import HandedOffError, HandoffRecord
+from ultramon.installed import install_command
 
 MANY_FILES = tuple(f"{number}.py" for number in range(22))
 
@@ -216,7 +217,7 @@ CASES = [
         MissingExtraError("postgresql:// backends", "psycopg", "postgres"),
         ImportError,
         {"feature": "postgresql:// backends", "package": "psycopg", "extra": "postgres"},
-        "postgresql:// backends needs psycopg: pip install 'ultramon[postgres]'",
+        f"postgresql:// backends needs psycopg: {install_command('postgres')}",
     ),
     (
         StateCorruptError("/s/a.json", "the checksum does not match"),

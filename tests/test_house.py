@@ -21,7 +21,8 @@ SOURCES = sorted(PACKAGE.rglob("*.py"))
 
 STANDS_ON = {
     "version": "",
-    "errors": "",
+    "installed": "",
+    "errors": "installed",
     "signals": "",
     "system": "version errors",
     "state": "system",

@@ -413,7 +413,9 @@ class MissingExtraError(UltramonError, ImportError):
         self.installed = installed
         wanted = f"{package} {needed} or newer" if needed else package
         found = f", {installed} is installed" if installed else ""
-        super().__init__(f"{feature} needs {wanted}{found}: pip install 'ultramon[{extra}]'")
+        from ultramon.installed import install_command
+
+        super().__init__(f"{feature} needs {wanted}{found}: {install_command(extra)}")
 
 
 class StateError(UltramonError):

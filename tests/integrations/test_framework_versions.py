@@ -9,6 +9,7 @@ import pytest
 from helpers import ROOT
 
 from ultramon.errors import MissingExtraError
+from ultramon.installed import install_command
 from ultramon.integrations.requirements import refuse_older
 
 spec = util.spec_from_file_location("frameworks", ROOT / "scripts" / "frameworks.py")
@@ -66,8 +67,8 @@ def test_a_framework_that_is_too_old_is_named_with_the_needed_version(name, tmp_
     monkeypatch.delitem(sys.modules, module, raising=False)
     with pytest.raises(MissingExtraError) as caught:
         import_module(module)
-    said = f"{module} needs {name} {oldest} or newer, 0.0.9 is installed: pip install"
-    assert str(caught.value) == f"{said} 'ultramon[{name}]'"
+    said = f"{module} needs {name} {oldest} or newer, 0.0.9 is installed: "
+    assert str(caught.value) == said + install_command(name)
 
 
 @pytest.mark.parametrize(

@@ -14,6 +14,7 @@ from helpers.planted_transcripts import OTHER, SESSION, Machine, used
 from helpers.program import run
 from helpers.transcript_lines import line, prompt
 
+from ultramon.installed import install_command
 from ultramon.recordings.index import Summarized, TranscriptIndex, Unreadable
 
 ALL_DAYS = ("--days", "3000")
@@ -173,7 +174,7 @@ def test_without_its_library_a_packed_rollout_is_named_with_the_cure(tmp_path, m
     with TranscriptIndex(None) as index:
         (found,) = index.summarize([str(path)])
     assert isinstance(found, Unreadable)
-    assert "pip install 'ultramon[zstd]'" in found.reason
+    assert install_command("zstd") in found.reason
 
 
 def test_a_form_that_is_not_known_is_named(tmp_path):

@@ -90,7 +90,9 @@ def _zstandard(stream: BinaryIO) -> object:
     try:
         import zstandard
     except ImportError as error:
-        raise PackedError("compressed: pip install 'ultramon[zstd]' to read it") from error
+        from ultramon.installed import install_command
+
+        raise PackedError(f"compressed: {install_command('zstd')} to read it") from error
     unpacker = zstandard.ZstdDecompressor(max_window_size=_MAX_WINDOW_BYTES)
     return unpacker.stream_reader(stream, read_across_frames=True)
 

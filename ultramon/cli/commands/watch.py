@@ -14,7 +14,7 @@ from ultramon.cli.agent_list import open_agent_list
 from ultramon.cli.exit_codes import CommandFailed
 from ultramon.cli.output import make_console, print_line, takes_unicode
 from ultramon.cli.selection import directory_of, limit_option, open_store, store_options
-from ultramon.cli.views.watch.table import INSTALL_WORDS, draw_live, print_changes
+from ultramon.cli.views.watch.table import draw_live, print_changes
 
 if TYPE_CHECKING:
     from contextlib import AbstractContextManager
@@ -144,7 +144,9 @@ def _can_run_app(*, is_asked: bool) -> bool:
     if find_spec("textual") is not None:
         return True
     if is_asked:
-        raise CommandFailed(f"--format app needs Textual: {INSTALL_WORDS}")
+        from ultramon.installed import install_command
+
+        raise CommandFailed(f"--format app needs Textual: {install_command('tui')}")
     return False
 
 

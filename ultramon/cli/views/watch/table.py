@@ -7,6 +7,7 @@ import signal
 import sys
 import time
 from contextlib import ExitStack, contextmanager
+from functools import cache
 from importlib.util import find_spec
 from typing import TYPE_CHECKING
 
@@ -40,7 +41,6 @@ if TYPE_CHECKING:
     from ultramon.state.plan_limits import AccountPlan
 
 _MAX_UNREADABLE_LINES = 3
-INSTALL_WORDS = "pip install 'ultramon[tui]'"
 # They change without any news: with them the table would be printed at every look.
 _AGES = ("heartbeatAgeSeconds", "livenessReason", "lastHeartbeat", "seq")
 
@@ -176,8 +176,16 @@ def _summary(agent_list: AgentList, beyond: int) -> str:
         "more than fit": beyond,
     }
     facts = [f"{count:,} {what}" for what, count in counts.items() if count]
-    more = [] if find_spec("textual") else [f"more with {INSTALL_WORDS}"]
-    return ", ".join([*(facts or ["no agents"]), "q ends", *more])
+    return ", ".join([*(facts or ["no agents"]), "q ends", *_more_words()])
+
+
+@cache
+def _more_words() -> tuple[str, ...]:
+    if find_spec("textual"):
+        return ()
+    from ultramon.installed import install_command
+
+    return (f"more with {install_command('tui')}",)
 
 
 @contextmanager
