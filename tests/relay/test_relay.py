@@ -140,6 +140,7 @@ GIVEN = {
     "rules": ("--rule", "Be brief.", "--rule", "Ask nobody."),
     "verify": ("--verify", "grep -q {{item}} done"),
     "verify_seconds": ("--verify-timeout", "1m"),
+    "check_at_end": ("--no-check-at-end",),
     "hand_over_at": ("--hand-over-at", "critical"),
     "max_contexts": ("--max-contexts", "3"),
     "leave_plan": ("--leave-plan", "20%"),

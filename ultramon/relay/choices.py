@@ -47,6 +47,8 @@ class RelayChoices:
         items: One line for each; None = the goal is the only one.
         verify: The command that checks an item, with ``{item}`` for it; None = no check.
         verify_seconds: After these the check has failed.
+        check_at_end: Whether the check runs once more for every item when all are done, where
+            nothing is merged.
         agent: ``command``, or one or more hosts in the order in which they are preferred, with
             commas: ``claude``, ``codex``, ``copilot``, ``gemini``, ``opencode``,
             ``qwen``.
@@ -86,6 +88,7 @@ class RelayChoices:
     items: tuple[str, ...] | None = None
     verify: str | None = None
     verify_seconds: float = 60.0 * DEFAULT_VERIFY_MINUTES
+    check_at_end: bool = True
     agent: str = CLAUDE
     arguments: tuple[str, ...] = ()
     hand_over_at: str = WARNING

@@ -82,6 +82,47 @@ def test_recheck_asks_about_all_and_reopens_what_fails(fleet, tmp_path):
     assert_run_is_sound(result, events, done)
 
 
+def test_at_the_end_every_item_is_asked_about_once_more(fleet, tmp_path):
+    """What a later item has undone is done again, and then all of them are asked about again."""
+    asked, told = [], []
+
+    def verify(item):
+        asked.append(item)
+        if asked == ITEMS:
+            (tmp_path / "effects").write_text('"b"\n"c"\n')
+        return item in effects(tmp_path)
+
+    spawn = spawner(tmp_path, "obey")
+    result = fleet.supervise(spawn, ITEMS, verify=verify, recheck_at_end=True, on_event=told.append)
+    assert result.raise_for_failure().counts.verified == 3
+    assert effects(tmp_path) == ["b", "c", "a"]
+    assert asked == [*ITEMS, *ITEMS, "a", *ITEMS]
+    steps = [(step.name, step.items) for step in told if step.agent_id is None]
+    everything = ("rechecking", ("a", "b", "c"))
+    assert steps == [everything, ("reopened", ("a",)), everything]
+    again = fleet.supervise(spawn, ITEMS, verify=verify, recheck_at_end=True)
+    assert (again.counts.verified, len(asked)) == (3, 10)
+
+
+def test_what_is_denied_at_the_end_three_times_is_set_aside(fleet, tmp_path):
+    """Two items that undo each other would be done for ever."""
+    asked = []
+
+    def verify(item):
+        asked.append(item)
+        return item == "b" or asked.count("a") % 2 == 1
+
+    spawn = spawner(tmp_path, "obey")
+    result = fleet.supervise(spawn, ["a", "b"], verify=verify, recheck_at_end=True)
+    assert result.set_aside == {"a": "denied at the end 3 times: not verified"}
+    assert (result.counts.verified, result.counts.set_aside, result.ok) == (1, 1, False)
+    assert asked.count("a") == 6
+    events = read_events(fleet.backend)
+    claimed = [event for event in events if event["type"] == "items_claimed"]
+    done = [(event["agentId"], item) for event in claimed for item in event["items"]]
+    assert_run_is_sound(result, events, done)
+
+
 def test_an_item_can_be_reopened_again_and_again(fleet, tmp_path):
     """Each time for the same reason: those are as many events."""
     spawn = spawner(tmp_path, "obey")
@@ -127,3 +168,5 @@ def test_recheck_needs_something_to_ask(fleet):
     """It is refused before anything starts."""
     with pytest.raises(ConfigurationError, match="recheck"):
         fleet.supervise(lambda job: None, ["a"], recheck=True)
+    with pytest.raises(ConfigurationError, match="recheck_at_end"):
+        fleet.supervise(lambda job: None, ["a"], recheck_at_end=True)

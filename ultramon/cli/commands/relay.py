@@ -126,6 +126,12 @@ class _Command(click.Command):
     help="After this time a check has failed.",
 )
 @click.option(
+    "--check-at-end/--no-check-at-end",
+    default=True,
+    help="When all items are done, check each once more: a later one may have undone it.  "
+    "[default: yes]",
+)
+@click.option(
     "--setup",
     metavar="COMMAND",
     help="Prepares the worktree before its first context, e.g. 'uv sync'; run by a shell.",

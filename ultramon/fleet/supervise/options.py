@@ -36,6 +36,9 @@ class SupervisorOptions(TypedDict, total=False):
         recheck: Whether to call `verify` again for every item where all of them were verified by an
             earlier call; those that it denies are reopened. A run that is not finished is continued
             and nothing that was verified is asked again. Default False.
+        recheck_at_end: Whether to call `verify` once more for every verified item when nothing is
+            left, as later items may have undone it. Those that it denies are reopened; what it
+            denies a third time is set aside. Default False.
         item_of: Called with the name of each task that an agent records; returns the item it is
             about, None = none. Default: the name is the item.
         may_start: Called before a context is given work; false = not now, and it is called again
@@ -59,6 +62,7 @@ class SupervisorOptions(TypedDict, total=False):
     on_event: Callable[[SupervisorEvent], object] | None
     adopt: Callable[[str], Any] | None
     recheck: bool
+    recheck_at_end: bool
     item_of: Callable[[str], str | None]
     may_start: Callable[[], bool] | None
     may_take: Callable[[frozenset[str]], Callable[[str], bool]] | None

@@ -150,6 +150,7 @@ class ItemPool:
         last_number: The number at the end of the last context's agent id.
         has_claims: Whether an item was ever claimed.
         reopenings: How often verified items were reopened.
+        verifications: How often items were verified.
         steps: What was done inside items that are neither claimed nor set aside.
     """
 
@@ -159,7 +160,7 @@ class ItemPool:
         self.begun_again: dict[str, None] = {}
         self.last_number = 0
         self.has_claims = False
-        self.reopenings = 0
+        self.reopenings = self.verifications = 0
         self.steps = ItemSteps()
         self._max_attempts = max_attempts
         self._items: dict[str, Item] = {}
@@ -499,6 +500,7 @@ class ItemPool:
 
     def _verify(self, event: JournalEvent) -> Iterator[SupervisorEvent]:
         items = self._of(event, CLAIMED)
+        self.verifications += len(items)
         for name in items:
             self._move(self._items[name], VERIFIED)
             self._items[name].settled_at = event.occurred_at
@@ -523,7 +525,10 @@ class ItemPool:
         yield self._step("rejected", event, items)
 
     def _set_aside(self, event: JournalEvent) -> Iterator[SupervisorEvent]:
-        items = self._of(event, OPEN)
+        # One that was reopened is no context's.
+        givers = (event.agent_id, None)
+        free = filter(self._is_free, event.items)
+        items = [name for name in free if self._items[name].context in givers]
         self.steps.drop(items)
         for name in items:
             self._move(self._items[name], SET_ASIDE)

@@ -38,9 +38,9 @@ class SupervisorEvent:
 
     Attributes:
         name: ``started``, ``restarted`` (after a context that died), ``claimed``, ``verified``,
-            ``rejected``, ``set_aside``, ``handed_over``, ``ended``, ``reopened`` (see
-            ``recheck``) or ``stopping``.
-        agent_id: The context; None with ``reopened`` and ``stopping``.
+            ``rejected``, ``set_aside``, ``handed_over``, ``ended``, ``rechecking`` and
+            ``reopened`` (see ``recheck`` and ``recheck_at_end``) or ``stopping``.
+        agent_id: The context; None with the last three.
         items: The items that it is about.
         reason: Why, where there is a reason.
         counts: All items of the run after this step.

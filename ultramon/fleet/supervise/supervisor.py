@@ -12,6 +12,7 @@ import errno
 import inspect
 import logging
 import time
+from collections import Counter
 from contextlib import contextmanager
 from datetime import datetime
 from itertools import chain
@@ -62,6 +63,7 @@ _log = logging.getLogger("ultramon.fleet")
 
 FIRST_PAUSE_SECONDS = 0.25
 LONGEST_PAUSE_SECONDS = 30.0
+MAX_DENIALS = 3
 _FAILS_ALWAYS = (TypeError, FileNotFoundError, NotADirectoryError, PermissionError)
 
 
@@ -156,11 +158,13 @@ class Supervisor:
         for name in options.keys() - SupervisorOptions.__annotations__.keys():
             raise TypeError(f"supervise() got an unexpected keyword argument {name!r}")
         workers, verify = options.get("workers", 1), options.get("verify")
-        recheck = options.get("recheck", False)
+        recheck, at_end = options.get("recheck", False), options.get("recheck_at_end", False)
         if workers < 1:
             raise ConfigurationError("workers", workers, ">= 1")
         if recheck and verify is None:
             raise ConfigurationError("recheck", recheck, "left out where there is no verify")
+        if at_end and verify is None:
+            raise ConfigurationError("recheck_at_end", at_end, "left out where there is no verify")
         self._fleet = fleet
         self._run = fleet.run_name
         self._backend = fleet.backend
@@ -199,6 +203,9 @@ class Supervisor:
         self._failure: str | None = None
         self._spawn_error: Exception | None = None
         self._recheck = recheck
+        self._rechecks_at_end = at_end
+        self._rechecked_at = 0
+        self._denials: Counter[str] = Counter()
         self._to_recheck: list[str] = []
         self._denied: dict[str, str] = {}
         self._done_earlier: dict[str, str | None] = {}
@@ -277,7 +284,7 @@ class Supervisor:
             if self._is_rechecking:
                 return False
             is_idle = not (counts.left or open_contexts or self._unverified_count)
-            return self._has_read and is_idle
+            return self._has_read and is_idle and not self._must_recheck
         if self._stopping.is_late or not self._is_holder:
             return True
         # A check that does not return is waited for as long as an agent.
@@ -344,6 +351,7 @@ class Supervisor:
             return
         yield from self._take_over()
         self._adopt()
+        self._begin_recheck_at_end()
         self._verify_again()
         self._settle()
         yield from self._read()
@@ -389,6 +397,24 @@ class Supervisor:
         is_verified = pool.counts.verified == pool.counts.assigned
         if self._recheck and is_verified and not pool.open_contexts:
             self._to_recheck = list(self._done_earlier)
+        if not (pool.counts.left or pool.counts.claimed or pool.open_contexts):
+            self._rechecked_at = pool.verifications  # a finished run is left as it is
+
+    @property
+    def _must_recheck(self) -> bool:
+        """Whether anything was verified since all items were checked at the end, and is left."""
+        is_new = self._rechecks_at_end and self.pool.verifications != self._rechecked_at
+        return is_new and bool(self.pool.counts.verified)
+
+    def _begin_recheck_at_end(self) -> None:
+        """Have every verified item checked once more where nothing else is left to do."""
+        counts = self.pool.counts
+        is_idle = not (counts.left or counts.claimed or self.pool.open_contexts)
+        if is_idle and self._must_recheck and self.stopped is None and not self._is_rechecking:
+            self._rechecked_at = self.pool.verifications
+            self._to_recheck = [name for name, _ in self.pool.with_status(VERIFIED)]
+            items = tuple(self._to_recheck)
+            self._news.append(SupervisorEvent("rechecking", None, items, None, counts))
 
     def _verify_again(self) -> None:
         """Ask about what an earlier call has verified, and reopen what is denied: all at once.
@@ -401,8 +427,8 @@ class Supervisor:
         verdicts = self._verification.ask(pool, self._to_recheck, 0)
         self._denied |= verdicts.rejected
         for name in verdicts.verified:
-            del self._done_earlier[name]
-        settled = {*verdicts.verified, *verdicts.rejected}
+            self._done_earlier.pop(name, None)
+        settled = {*verdicts.verified, *verdicts.rejected, *self._verification.undecided}
         self._to_recheck = [name for name in self._to_recheck if name not in settled]
         if self._denied and not self._to_recheck:
             names, attempt = list(self._denied), self.pool.reopenings + 1
@@ -419,6 +445,15 @@ class Supervisor:
                     for piece in pieces
                 ]
             )
+            self._denials.update(list(self._denied))
+            given_up = {
+                name: f"denied at the end {MAX_DENIALS} times: {reason}"
+                for name, reason in self._denied.items()
+                if self._denials[name] >= MAX_DENIALS
+            }
+            if given_up:
+                facts = {"items": list(given_up), "reasons": given_up}
+                self._append([self._event(pool, "items_set_aside", **facts)])
             self._denied = {}
 
     @property

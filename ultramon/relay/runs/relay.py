@@ -144,6 +144,10 @@ class Relay:
                 on_event=self._steps.follow,
                 adopt=self._adopt,
                 recheck=self._recheck,
+                # Of a merged branch every value was checked as a whole, if anything does that.
+                recheck_at_end=self._check is not None
+                and choices.check_at_end
+                and len(run.items) > 1,
                 item_of=ItemNames(run.items).find,
                 may_start=self._may_start,
                 may_take=self._may_take if choices.plan.is_known and not run.is_single else None,

@@ -9,6 +9,7 @@ from ultramon.fleet.supervise.pool import VERIFIED
 from ultramon.prices.cost import dollars
 from ultramon.relay.runs.result import Stop, millions
 from ultramon.relay.runs.run_reader import number_of
+from ultramon.system.wording import plural
 
 if TYPE_CHECKING:
     from ultramon.fleet.supervise.result import ItemCounts, SupervisorEvent
@@ -44,6 +45,9 @@ class Steps:
         self.counts = event.counts
         if event.name == "stopping":
             run.is_stopping = True
+            return
+        if event.name == "rechecking":
+            run.tell(f"all is done: {plural(len(event.items), 'item')} checked once more")
             return
         if event.name == "reopened":
             for name in event.items:
