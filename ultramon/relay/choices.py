@@ -47,8 +47,6 @@ class RelayChoices:
         items: One line for each; None = the goal is the only one.
         verify: The command that checks an item, with ``{item}`` for it; None = no check.
         verify_seconds: After these the check has failed.
-        check_at_end: Whether the check runs once more for every item when all are done, where
-            nothing is merged.
         agent: ``command``, or one or more hosts in the order in which they are preferred, with
             commas: ``claude``, ``codex``, ``copilot``, ``gemini``, ``opencode``,
             ``qwen``.
@@ -80,6 +78,8 @@ class RelayChoices:
         may_pay: The agents that may work although they pay otherwise than by a subscription,
             beside the first one.
         paid_by: What the first agent paid by when the run began; None = nothing said it.
+        check_at_end: Whether the check runs once more for every item when all are done, where
+            nothing is merged.
     """
 
     goal: str
@@ -88,7 +88,6 @@ class RelayChoices:
     items: tuple[str, ...] | None = None
     verify: str | None = None
     verify_seconds: float = 60.0 * DEFAULT_VERIFY_MINUTES
-    check_at_end: bool = True
     agent: str = CLAUDE
     arguments: tuple[str, ...] = ()
     hand_over_at: str = WARNING
@@ -113,6 +112,7 @@ class RelayChoices:
     item_after: dict[str, tuple[str, ...]] = field(default_factory=dict)
     may_pay: tuple[str, ...] = ()
     paid_by: str | None = None
+    check_at_end: bool = True
 
     @property
     def is_merged(self) -> bool:

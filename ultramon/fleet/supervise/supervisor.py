@@ -426,7 +426,7 @@ class Supervisor:
         pool = name_in_run(self._run, POOL)
         verdicts = self._verification.ask(pool, self._to_recheck, 0)
         self._denied |= verdicts.rejected
-        for name in verdicts.verified:
+        for name in verdicts.verified if self._recheck else ():
             self._done_earlier.pop(name, None)
         settled = {*verdicts.verified, *verdicts.rejected, *self._verification.undecided}
         self._to_recheck = [name for name in self._to_recheck if name not in settled]
