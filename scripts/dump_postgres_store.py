@@ -33,6 +33,14 @@ NUMBERED = (
     ("heartbeats", "changed"),
     ("pruned_agents", "changed"),
 )
+MIRRORED = (
+    "INSERT INTO ultramon.machines (machine_id, name, first_seen, last_seen)"
+    " VALUES ('m0123abcd', 'attic', 1, 2)",
+    "INSERT INTO ultramon.readings (at, agent_id, machine_id, host, model, epoch, level,"
+    " used_tokens, limit_tokens, output_tokens, cost_usd) VALUES (1.8e9, 'm0123abcd-1f',"
+    " 'm0123abcd', 'codex', 'gpt-5', 1, 'normal', 1000, 200000, 50, 0.25)",
+)
+"""What is left of a machine that mirrored an agent once."""
 FAR = 4_000_000_000
 """Added to the numbers of transactions: as of a server that has done far more than any in tests."""
 
@@ -58,6 +66,8 @@ def fill(store: PostgresBackend) -> None:
     )
     store.claim_handoff("handoff-1", "scout-1", "scout-2", now=time.time())
     store.put_request("scout-2", {"deadline": 1.0, "generation": 1})
+    for statement in MIRRORED:
+        store.database.change(statement)
 
 
 def dump(server: Server) -> str:

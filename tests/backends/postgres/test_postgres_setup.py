@@ -20,6 +20,7 @@ from ultramon.backends.postgres.admin.health import read_facts
 from ultramon.backends.postgres.admin.roles import (
     ADMIN,
     GRANTS,
+    MACHINE,
     READER,
     ROLES,
     WRITER,
@@ -304,6 +305,13 @@ def test_a_reader_looks_and_changes_nothing(as_user, opened, postgres_store):
         (WRITER, "UPDATE ultramon.events SET payload = '{}'"),
         (WRITER, "UPDATE ultramon.meta SET value = '0'"),
         (WRITER, "TRUNCATE ultramon.messages"),
+        (WRITER, "INSERT INTO ultramon.machines VALUES ('m0123abcd')"),
+        (WRITER, "UPDATE ultramon.reading_days SET cost_usd = 0"),
+        (MACHINE, "SELECT token_hash FROM ultramon.credentials"),
+        (MACHINE, "SELECT notify_id FROM ultramon.registrations"),
+        (MACHINE, "INSERT INTO ultramon.messages (recipient, text) VALUES ('boss', 'x')"),
+        (MACHINE, "INSERT INTO ultramon.requests VALUES ('m0123abcd-1', '{}')"),
+        (MACHINE, "UPDATE ultramon.reading_days SET cost_usd = 0"),
     ],
 )
 def test_what_a_role_may_not_is_refused_by_the_server(as_user, role, statement):
@@ -323,9 +331,10 @@ def test_an_admin_does_everything(as_user, opened, postgres_store):
         in run("backend", "prune", "--older-than", "0s", ULTRAMON_BACKEND=url).stderr
     )
     asked(postgres_store, "UPDATE ultramon.meta SET value = '0' WHERE key = 'schema_version'")
-    for table in set(GRANTS) - {"meta", "agents", "heartbeats", "requests"}:
-        asked(postgres_store, f"DROP TABLE ultramon.{table}")
-    asked(postgres_store, "DROP TABLE ultramon.heartbeats, ultramon.requests, ultramon.agents")
+    for table in set(GRANTS) - {"meta"}:
+        asked(postgres_store, f"DROP TABLE ultramon.{table} CASCADE")
+    for function in ("sum_readings", "sum_events"):
+        asked(postgres_store, f"DROP FUNCTION ultramon.{function}")
     assert migrate(store.database).before == 0
     owners = asked(
         postgres_store,

@@ -12,7 +12,14 @@ from psycopg.rows import dict_row
 
 from ultramon.backends.local.event_rows import read_event
 from ultramon.backends.local.row_shapes import MAX_SHOWN, is_object
-from ultramon.backends.postgres.admin.roles import ADMIN, GRANTS, READER, WRITER, rights_of
+from ultramon.backends.postgres.admin.roles import (
+    ADMIN,
+    GRANTS,
+    MACHINE,
+    READER,
+    WRITER,
+    rights_of,
+)
 from ultramon.backends.postgres.admin.setup import count_foreign, stored_version
 from ultramon.backends.postgres.connection.database import DatabaseAwayError
 from ultramon.backends.postgres.schema.tables import SCHEMA_VERSION
@@ -174,7 +181,7 @@ def _tables_version(connection: Connection, database: Database) -> int | None:
 def _role(connection: Connection) -> tuple[str | None, tuple[str, ...]]:
     """Return the highest role whose rights this user has, and the missing rights of the next."""
     lacks: tuple[str, ...] = ()
-    for role in (ADMIN, WRITER, READER):
+    for role in (ADMIN, WRITER, READER, MACHINE):
         rights = {table: rights_of(role, table).partition(" (")[0] for table in GRANTS}
         wanted = [(table, one) for table in GRANTS for one in rights[table].split(", ") if one]
         tables, names = map(list, zip(*wanted, strict=True))
@@ -343,6 +350,8 @@ def _rights(facts: Facts) -> Finding:
     shown = ", ".join(facts.lacks[:3]) + (", …" if len(facts.lacks) > 3 else "")
     if role is None:
         return Finding("rights", PROBLEM, f"{user} lacks {shown}", f"{_INIT} by an administrator")
+    if role == MACHINE:
+        return Finding("rights", OK, f"{user} mirrors agents of its own machines only")
     if role == READER:
         message = f"{user} may only look: no agent can run as it ({shown})"
         return Finding("rights", WARNING, message, f"GRANT {WRITER} TO {user} for agents")

@@ -12,7 +12,13 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from ultramon.backends.postgres.schema.state_columns import COLUMNS, HISTORY, assignments
+from ultramon.backends.postgres.schema.state_columns import (
+    COLUMNS,
+    HISTORY,
+    READING,
+    assignments,
+    is_known_reading,
+)
 from ultramon.notices.message import EXPIRY_SECONDS
 from ultramon.notices.message_rules import MAX_WAITING
 from ultramon.state.history_ring import FULL_BYTES
@@ -109,7 +115,8 @@ FUNCTIONS = (
         WITH given AS MATERIALIZED (
             SELECT * FROM json_populate_recordset(NULL::ultramon.agents, $1)
         ), old AS (
-            SELECT g.*, a.generation AS held, a.seq AS newest, a.schema_version AS version
+            SELECT g.*, a.generation AS held, a.seq AS newest, a.schema_version AS version,
+                {is_known_reading("a", "g")} AS is_known
             FROM given g JOIN ultramon.agents a USING (agent_id)
             ORDER BY a.agent_id FOR UPDATE OF a
         ), put AS (
@@ -118,6 +125,11 @@ FUNCTIONS = (
             FROM old WHERE a.agent_id = old.agent_id AND held = old.generation
                 AND newest <= old.seq AND version <= {SCHEMA}
             RETURNING a.agent_id, octet_length(a.{HISTORY}) >= {FULL_BYTES} AS is_full
+        ), measured AS (
+            INSERT INTO ultramon.readings (at, {READING})
+            SELECT measured_at, {READING} FROM old
+            WHERE is_known IS NOT TRUE AND held = generation AND newest <= seq
+                AND version <= {SCHEMA}
         )
         SELECT array_agg(agent_id), array_agg(held), array_agg(version),
             array_agg(agent_id) FILTER (WHERE held = generation AND version <= {SCHEMA}),

@@ -7,7 +7,7 @@ from typing import Any
 
 from ultramon.backends.postgres.schema.text_columns import to_column
 from ultramon.context.ladder import FORCE_RETURN, PREPARE_HANDOFF
-from ultramon.state.history_ring import FULL_BYTES, POINT_BYTES, encode_point
+from ultramon.state.history_ring import FULL_BYTES, LAST_MS, POINT_BYTES, encode_point
 from ultramon.state.liveness import STALE_AFTER_INTERVALS, lost_after
 from ultramon.state.record import StateRecord, short_id
 from ultramon.system import compact_json
@@ -46,8 +46,26 @@ def row_of(record: StateRecord, document: bytes, skew_seconds: float) -> dict[st
         "process": None if record.pid is None else process_of(record.pid, record.pid_started_at),
         "label": to_column(record.label),
         "shown_id": None if shown_id == record.agent_id else shown_id,
+        "host": to_column(record.host),
+        "model": to_column(record.model),
+        "epoch": record.epoch,
+        "level": to_column(record.threshold_status),
+        **_reading(record, skew_seconds),
         "document": document.decode("ascii"),
         HISTORY: f"\\x{encode_point(record).hex()}",
+    }
+
+
+def _reading(record: StateRecord, skew_seconds: float) -> dict[str, Any]:
+    """Return the newest reading of a window, by the server's clock; None where it has none."""
+    at = record.measured_at
+    if at is None or not encode_point(record):
+        return {"measured_at": None, "used_tokens": None, "limit_tokens": None}
+    return {
+        # No later than the year 9999, like the points of a history: a day is made of it.
+        "measured_at": min(max(at + skew_seconds, 0.0), LAST_MS / 1000),
+        "used_tokens": record.estimated_tokens,
+        "limit_tokens": record.context_limit,
     }
 
 
@@ -90,10 +108,26 @@ def assignments(stored: str, given: str) -> str:
     its writer, after the write that filled it.
     """
     old, new = f"{stored}.{HISTORY}", f"{given}.{HISTORY}"
+    is_known = is_known_reading(stored, given)
     values = {name: f"{given}.{name}" for name in COLUMNS[1:]}
     values[HISTORY] = (
-        f"CASE WHEN coalesce({new}, '') IN ('', substring({old}"
-        f" FROM octet_length({old}) - {POINT_BYTES - 1})) OR octet_length({old}) >= {FULL_BYTES}"
+        f"CASE WHEN {is_known} OR octet_length({old}) >= {FULL_BYTES}"
         f" THEN {old} ELSE coalesce({old}, '') || {new} END"
     )
     return ", ".join(f"{name} = {value}" for name, value in values.items())
+
+
+def is_known_reading(stored: str, given: str) -> str:
+    """Return the condition under which a given row brings no new reading; not true for a new one.
+
+    Args:
+        stored: The name of the stored row.
+        given: The name of the given one.
+    """
+    old, new = f"{stored}.{HISTORY}", f"{given}.{HISTORY}"
+    last = f"substring({old} FROM octet_length({old}) - {POINT_BYTES - 1})"
+    return f"coalesce({new}, '') IN ('', {last})"
+
+
+READING = "agent_id, host, model, epoch, level, used_tokens, limit_tokens"
+"""The columns of a reading that a row of an agent has, beside its time `measured_at`."""

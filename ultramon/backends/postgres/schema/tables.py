@@ -173,5 +173,120 @@ MIGRATIONS = (
     """
     ALTER TABLE ultramon.agents ADD COLUMN history bytea;
     """,
+    # Rows that a machine mirrors, and every reading. The id of a mirrored agent begins with that of
+    # its machine: no machine can take the name, the messages or the event keys of another agent.
+    # Sums of a day are kept by triggers, whichever way a row comes; they outlive its readings.
+    """
+    CREATE TABLE ultramon.machines (
+        machine_id text COLLATE "C" PRIMARY KEY CHECK (machine_id ~ '^m[0-9a-f]{8,32}$'),
+        database_user name NOT NULL DEFAULT session_user,
+        name text,
+        sent_fields text NOT NULL DEFAULT '',
+        retention_seconds double precision,
+        position bigint NOT NULL DEFAULT 0,
+        first_seen double precision NOT NULL,
+        last_seen double precision NOT NULL
+    );
+    ALTER TABLE ultramon.agents
+        ADD COLUMN machine_id text COLLATE "C",
+        ADD COLUMN host text,
+        ADD COLUMN model text,
+        ADD COLUMN epoch bigint,
+        ADD COLUMN level text,
+        ADD COLUMN measured_at double precision,
+        ADD COLUMN used_tokens bigint,
+        ADD COLUMN limit_tokens bigint,
+        ADD CONSTRAINT agents_of_machine CHECK (starts_with(agent_id, machine_id || '-'));
+    CREATE INDEX agents_mirrored ON ultramon.agents (machine_id) WHERE machine_id IS NOT NULL;
+    ALTER TABLE ultramon.heartbeats
+        ADD COLUMN machine_id text COLLATE "C",
+        ADD CONSTRAINT heartbeats_of_machine CHECK (starts_with(agent_id, machine_id || '-'));
+    ALTER TABLE ultramon.events
+        ADD COLUMN machine_id text COLLATE "C",
+        ADD CONSTRAINT events_of_machine CHECK (starts_with(agent_id, machine_id || '-')
+            AND starts_with(key, agent_id || '/'));
+    CREATE TABLE ultramon.readings (
+        at double precision NOT NULL,
+        agent_id text COLLATE "C" NOT NULL,
+        machine_id text COLLATE "C",
+        host text,
+        model text,
+        epoch bigint NOT NULL,
+        level text,
+        used_tokens bigint NOT NULL,
+        limit_tokens bigint,
+        input_tokens bigint,
+        cache_read_tokens bigint,
+        cache_write_tokens bigint,
+        output_tokens bigint,
+        cost_usd double precision,
+        CONSTRAINT readings_of_machine CHECK (starts_with(agent_id, machine_id || '-'))
+    );
+    CREATE INDEX readings_by_time ON ultramon.readings USING brin (at) WITH (pages_per_range = 32);
+    CREATE TABLE ultramon.reading_days (
+        day date NOT NULL,
+        agent_id text COLLATE "C" NOT NULL,
+        model text NOT NULL,
+        machine_id text COLLATE "C",
+        host text,
+        readings bigint NOT NULL DEFAULT 0,
+        peak_tokens bigint,
+        input_tokens bigint,
+        cache_read_tokens bigint,
+        cache_write_tokens bigint,
+        output_tokens bigint,
+        cost_usd double precision,
+        crossings bigint NOT NULL DEFAULT 0,
+        compactions bigint NOT NULL DEFAULT 0,
+        PRIMARY KEY (day, agent_id, model)
+    ) WITH (fillfactor = 70);
+    CREATE FUNCTION ultramon.sum_readings() RETURNS trigger LANGUAGE plpgsql SECURITY DEFINER
+        SET search_path = pg_catalog, pg_temp AS $$ BEGIN
+        INSERT INTO ultramon.reading_days AS d (day, agent_id, model, machine_id, host, readings,
+            peak_tokens, input_tokens, cache_read_tokens, cache_write_tokens, output_tokens,
+            cost_usd)
+        SELECT (to_timestamp(at) AT TIME ZONE 'UTC')::date, agent_id, coalesce(model, ''),
+            max(machine_id), max(host), count(*), max(used_tokens), sum(input_tokens),
+            sum(cache_read_tokens), sum(cache_write_tokens), sum(output_tokens), sum(cost_usd)
+        FROM added GROUP BY 1, 2, 3
+        ON CONFLICT (day, agent_id, model) DO UPDATE SET
+            readings = d.readings + excluded.readings,
+            peak_tokens = greatest(d.peak_tokens, excluded.peak_tokens),
+            input_tokens = coalesce(d.input_tokens + excluded.input_tokens,
+                d.input_tokens, excluded.input_tokens),
+            cache_read_tokens = coalesce(d.cache_read_tokens + excluded.cache_read_tokens,
+                d.cache_read_tokens, excluded.cache_read_tokens),
+            cache_write_tokens = coalesce(d.cache_write_tokens + excluded.cache_write_tokens,
+                d.cache_write_tokens, excluded.cache_write_tokens),
+            output_tokens = coalesce(d.output_tokens + excluded.output_tokens,
+                d.output_tokens, excluded.output_tokens),
+            cost_usd = coalesce(d.cost_usd + excluded.cost_usd, d.cost_usd, excluded.cost_usd);
+        RETURN NULL;
+        END $$;
+    CREATE TRIGGER readings_summed AFTER INSERT ON ultramon.readings
+        REFERENCING NEW TABLE AS added
+        FOR EACH STATEMENT EXECUTE FUNCTION ultramon.sum_readings();
+    CREATE FUNCTION ultramon.sum_events() RETURNS trigger LANGUAGE plpgsql SECURITY DEFINER
+        SET search_path = pg_catalog, pg_temp AS $$ BEGIN
+        INSERT INTO ultramon.reading_days AS d (day, agent_id, model, machine_id, host, crossings,
+            compactions)
+        SELECT left(e.occurred_at, 10)::date, e.agent_id, coalesce(a.model, ''), a.machine_id,
+            a.host, count(*) FILTER (WHERE e.type = 'context_threshold_reached'),
+            count(*) FILTER (WHERE e.type = 'context_epoch_started')
+        FROM added e JOIN ultramon.agents a USING (agent_id)
+        -- Texts have their quotes escaped: what is found is the member of the event. To parse it
+        -- would refuse what PostgreSQL cannot decode.
+        WHERE e.type = 'context_threshold_reached' OR e.type = 'context_epoch_started' AND
+            (e.payload LIKE '%"reason":"compaction"%' OR e.payload LIKE '%"reason":"fall"%')
+        GROUP BY 1, 2, 3, 4, 5
+        ON CONFLICT (day, agent_id, model) DO UPDATE SET
+            crossings = d.crossings + excluded.crossings,
+            compactions = d.compactions + excluded.compactions;
+        RETURN NULL;
+        END $$;
+    CREATE TRIGGER events_summed AFTER INSERT ON ultramon.events
+        REFERENCING NEW TABLE AS added
+        FOR EACH STATEMENT EXECUTE FUNCTION ultramon.sum_events();
+    """,
 )
 SCHEMA_VERSION = len(MIGRATIONS)

@@ -8,7 +8,13 @@ from typing import TYPE_CHECKING, Any
 from ultramon.backends.base import Changes, StoredAgent
 from ultramon.backends.local.state_files import KEPT_CORRUPT_FILES
 from ultramon.backends.postgres.schema import functions
-from ultramon.backends.postgres.schema.state_columns import COLUMNS, assignments, row_of
+from ultramon.backends.postgres.schema.state_columns import (
+    COLUMNS,
+    READING,
+    assignments,
+    is_known_reading,
+    row_of,
+)
 from ultramon.backends.postgres.schema.text_columns import to_column
 from ultramon.backends.sql_rows import BELONGINGS
 from ultramon.errors import AgentNotFoundError, StateError
@@ -35,6 +41,12 @@ _PUT = (
     f" VALUES ({', '.join(f'%({name})s' for name in COLUMNS)}) ON CONFLICT (agent_id) DO UPDATE"
     f" SET {assignments('a', 'excluded')},"
     " changed = pg_current_xact_id()"
+)
+_MEASURED = (
+    f"INSERT INTO ultramon.readings (at, {READING}) SELECT measured_at, {READING}"
+    " FROM json_populate_record(NULL::ultramon.agents, %s) AS g"
+    " WHERE NOT EXISTS (SELECT 1 FROM ultramon.agents a WHERE a.agent_id = g.agent_id"
+    f" AND {is_known_reading('a', 'g')})"
 )
 # One question and one answer: each further one would cost the way to the server and back.
 _LOOK = (
@@ -89,7 +101,11 @@ class States:
 
     def put(self, connection: Connection, record: StateRecord, now: float) -> None:
         """Store the first state of a new owner, and beat."""
-        connection.execute(_PUT, self.row(record))
+        row = self.row(record)
+        if row["used_tokens"] is not None:
+            # Kept on this machine until now, or of an agent that is taken over.
+            connection.execute(_MEASURED, (compact_json.dumps(row),))
+        connection.execute(_PUT, row)
         connection.execute(
             "INSERT INTO ultramon.heartbeats (agent_id, generation, at) VALUES (%s, %s, %s)"
             " ON CONFLICT (agent_id) DO UPDATE SET generation = excluded.generation,"
