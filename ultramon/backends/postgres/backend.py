@@ -28,6 +28,7 @@ from ultramon.backends.postgres.store.claims import Claims
 from ultramon.backends.postgres.store.credentials import PostgresCredentials
 from ultramon.backends.postgres.store.event_log import EventLog
 from ultramon.backends.postgres.store.message_rows import MessageRows
+from ultramon.backends.postgres.store.mirror import Mirror
 from ultramon.backends.postgres.store.outbox_delivery import OutboxDelivery, is_unstarted
 from ultramon.backends.postgres.store.overview import PostgresOverview
 from ultramon.backends.postgres.store.queue import PostgresQueue
@@ -116,6 +117,10 @@ class PostgresBackend:
         self.claim_handoff, self.pending_claims = claims.claim_handoff, claims.pending_claims
         self.settle_claim = claims.settle_claim
         _alive.add(self)
+
+    def mirror(self, machine_id: str) -> Mirror:
+        """Return the writer of a machine's rows, see `Mirror`."""
+        return Mirror(self.database, self.states, machine_id)
 
     def after_fork(self) -> None:
         """Leave threads, locks and connections to the parent in a forked copy."""

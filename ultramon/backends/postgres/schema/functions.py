@@ -12,9 +12,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from ultramon.backends.local.event_rows import EVENT_COLUMNS
 from ultramon.backends.postgres.schema.state_columns import (
     COLUMNS,
     HISTORY,
+    MIRRORED_READING,
     READING,
     assignments,
     is_known_reading,
@@ -43,6 +45,11 @@ and whether its history is full."""
 TELL = "SELECT * FROM ultramon.tell(%s, %s, %s)"
 """With rows of announcements and of messages, and the channel of the listeners; returns by
 recipient the messages that are too many now."""
+
+MIRROR = "SELECT * FROM ultramon.mirror(%s, %s, %s, %s, %s, %s, %s)"
+"""With a machine, the position of a batch and a time, and rows of agents, beats, events and
+readings; returns the position that is stored, None for an unknown machine, and the agents whose
+histories are full. Nothing is stored of a batch whose position is not a later one."""
 
 
 def as_rows(names: Sequence[str], rows: Iterable[Sequence[Any]]) -> str:
@@ -181,6 +188,44 @@ FUNCTIONS = (
             ORDER BY m.id DESC OFFSET {MAX_WAITING})
         FROM (SELECT DISTINCT v.recipient, v.category
             FROM json_to_recordset($2) AS v (recipient text, category text)) AS u;
+        """,
+    ),
+    _function(
+        "mirror",
+        "text, bigint, float8, json, json, json, json",
+        "TABLE (stored bigint, filled text[])",
+        f"""
+        UPDATE ultramon.machines m SET position = $2, last_seen = $3
+            WHERE m.machine_id = $1 AND m.position < $2;
+        IF NOT FOUND THEN
+            RETURN QUERY SELECT max(m.position), NULL::text[] FROM ultramon.machines m
+                WHERE m.machine_id = $1;
+            RETURN;
+        END IF;
+        WITH put AS (
+            INSERT INTO ultramon.agents AS a (machine_id, {_NAMES})
+            SELECT $1, {_NAMES} FROM json_populate_recordset(NULL::ultramon.agents, $4)
+            ON CONFLICT (agent_id) DO UPDATE SET {assignments("a", "excluded")},
+                changed = pg_current_xact_id()
+            WHERE a.machine_id = $1
+                AND (a.generation, a.seq) <= (excluded.generation, excluded.seq)
+            RETURNING a.agent_id, octet_length(a.{HISTORY}) >= {FULL_BYTES} AS is_full
+        ) SELECT array_agg(agent_id) FILTER (WHERE is_full) INTO filled FROM put;
+        INSERT INTO ultramon.heartbeats AS h (machine_id, agent_id, generation, at)
+            SELECT $1, b.agent_id, b.generation, max(b.at)
+            FROM json_populate_recordset(NULL::ultramon.heartbeats, $5) AS b
+            JOIN ultramon.agents a ON a.agent_id = b.agent_id AND a.machine_id = $1
+                AND a.generation = b.generation
+            GROUP BY b.agent_id, b.generation
+            ON CONFLICT (agent_id) DO UPDATE SET generation = excluded.generation,
+                at = excluded.at, changed = pg_current_xact_id() WHERE h.machine_id = $1;
+        INSERT INTO ultramon.events (machine_id, {EVENT_COLUMNS})
+            SELECT $1, {EVENT_COLUMNS} FROM json_populate_recordset(NULL::ultramon.events, $6)
+            ON CONFLICT (key) DO NOTHING;
+        INSERT INTO ultramon.readings (machine_id, {MIRRORED_READING})
+            SELECT $1, {MIRRORED_READING}
+            FROM json_populate_recordset(NULL::ultramon.readings, $7);
+        RETURN QUERY SELECT $2, filled;
         """,
     ),
 )

@@ -131,3 +131,7 @@ def is_known_reading(stored: str, given: str) -> str:
 
 READING = "agent_id, host, model, epoch, level, used_tokens, limit_tokens"
 """The columns of a reading that a row of an agent has, beside its time `measured_at`."""
+MIRRORED_READING = (
+    f"at, {READING}, input_tokens, cache_read_tokens, cache_write_tokens, output_tokens, cost_usd"
+)
+"""The columns of a reading that a machine sends."""
