@@ -11,6 +11,7 @@ import pytest
 from ultramon import errors, handoff
 from ultramon.errors import (
     AgentAlreadyRunningError,
+    AgentMirroredError,
     AgentNotFoundError,
     AgentWorkError,
     ConfigurationError,
@@ -171,6 +172,13 @@ CASES = [
         RuntimeError,
         {"agent_id": "a", "generation": 1, "current_generation": 2},
         "agent a: generation 1 was taken over by generation 2; nothing was written, end this agent",
+    ),
+    (
+        AgentMirroredError("m0123abcd-1", "m0123abcd"),
+        RuntimeError,
+        {"agent_id": "m0123abcd-1", "machine_id": "m0123abcd"},
+        "agent m0123abcd-1 is mirrored from machine m0123abcd: only that machine writes it, "
+        "nothing was stored; act on it there, or choose another id",
     ),
     (
         HandoffTakenError("a", "b"),

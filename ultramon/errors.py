@@ -7,6 +7,7 @@ UltramonError
 ├── UnknownResponseError (TypeError)       an object without the usage of one response
 ├── LifecycleError (RuntimeError)          a verb that the agent's phase does not allow
 ├── AgentAlreadyRunningError (RuntimeError)  the id belongs to an agent that provably lives
+│   └── AgentMirroredError                 the agent of another machine, which alone writes it
 ├── FencedError (RuntimeError)             another process took the agent over
 ├── HandoffTakenError (RuntimeError)       another successor claimed the handoff
 ├── HandedOffError (RuntimeError)          an adapter ended the agent's run with a handoff
@@ -169,6 +170,23 @@ class AgentAlreadyRunningError(UltramonError, RuntimeError):
             f"agent {agent_id} is already running in run {run}, process {pid} on {hostname}; "
             "choose another id (or none, to have one generated), stop() the other one, or pass "
             "takeover=True"
+        )
+
+
+class AgentMirroredError(AgentAlreadyRunningError):
+    """The agent is another machine's, which alone writes it here; no takeover is possible.
+
+    Attributes:
+        agent_id: The agent.
+        machine_id: The machine.
+    """
+
+    def __init__(self, agent_id: str, machine_id: str) -> None:
+        self.machine_id = machine_id
+        super().__init__(agent_id, 0, machine_id, "")
+        self.args = (
+            f"agent {agent_id} is mirrored from machine {machine_id}: only that machine writes it, "
+            "nothing was stored; act on it there, or choose another id",
         )
 
 

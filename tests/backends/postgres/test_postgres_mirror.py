@@ -7,18 +7,22 @@ import time
 import pytest
 from helpers.postgres_roles import login, server  # noqa: F401
 
-from ultramon.backends.postgres.admin.roles import MACHINE
+from ultramon import ContextConfig, create_context_monitor, register, unregister
+from ultramon.backends.base import Save
+from ultramon.backends.postgres.admin.roles import ADMIN, MACHINE, WRITER
 from ultramon.backends.postgres.backend import PostgresBackend
 from ultramon.backends.postgres.store.mirror import MirroredState, Reading
-from ultramon.errors import ConfigurationError, StateWriteError
+from ultramon.errors import AgentMirroredError, ConfigurationError, StateWriteError
 from ultramon.notices.message import Draft
 from ultramon.state.liveness import ALIVE
 from ultramon.state.observed import observe
 from ultramon.system.processes import MachineIdentity, this_machine
+from ultramon.testing.contract.states import prune, start
 from ultramon.testing.samples import make_event, make_record
 
 MACHINE_ID = "m0123abcd"
 AGENT = f"{MACHINE_ID}-1"
+CONFIG = ContextConfig(context_window_tokens=200_000)
 ELSEWHERE = MachineIdentity(MACHINE_ID, MACHINE_ID)
 
 
@@ -199,6 +203,81 @@ def test_messages_are_claimed_and_acknowledged(mirror, postgres_store, stores):
     [message] = own.queue.claim(AGENT, now=time.time())
     assert own.queue.acknowledge(message.id, message.claim_token)
     assert sender.queue.peek(AGENT, now=time.time()) == []
+
+
+def refusals(store):
+    """What an agent, its parent and an orchestrator do with an agent that is not theirs."""
+    record = make_record(AGENT, estimated_tokens=9)
+    return {
+        "start": lambda: start(store, AGENT),
+        "takeover": lambda: start(store, AGENT, takeover=True),
+        "monitor": lambda: create_context_monitor(
+            AGENT, CONFIG, backend=store, takeover=True
+        ).start(),
+        "record": lambda: store.record(record, [make_event(AGENT)], durable=True),
+        "register": lambda: register(AGENT, AGENT, backend=store),
+        "unregister": lambda: unregister(AGENT, AGENT, backend=store),
+        "request": lambda: store.put_request(AGENT, {"deadline": 1.0}),
+    }
+
+
+@pytest.mark.parametrize("role", [WRITER, ADMIN, "owner"])
+@pytest.mark.parametrize("verb", refusals(None))
+def test_only_its_machine_writes_a_mirrored_agent(
+    mirror, login, postgres_store, stores, role, verb
+):
+    """Whoever asks, also who owns the tables and passes row security, learns whose it is."""
+    mirror.store(1, [state(estimated_tokens=5)])
+    store = stores(postgres_store if role == "owner" else login(role))
+    before = _rows(postgres_store, stores)
+    with pytest.raises(AgentMirroredError, match=f"mirrored from machine {MACHINE_ID}: only that"):
+        refusals(store)[verb]()
+    assert _rows(postgres_store, stores) == before
+    assert mirror.store(2, [state(seq=2, estimated_tokens=6)]) == 2
+
+
+@pytest.mark.parametrize("role", [WRITER, "owner"])
+def test_a_beat_for_a_mirrored_agent_is_refused(mirror, login, postgres_store, stores, role):
+    """It would make an agent look alive that its machine lost."""
+    mirror.store(1, [state()])
+    store = stores(postgres_store if role == "owner" else login(role))
+    assert store.heartbeat([(AGENT, 1)], time.time() + 60) == [AGENT]
+
+
+def test_a_step_with_a_mirrored_agent_stores_the_others(mirror, login, stores):
+    """One refusal, in its place."""
+    mirror.store(1, [state()])
+    store = stores(login(WRITER))
+    own = start(store, "scout-1")
+    saves = [Save(make_record(AGENT), [], True), Save(make_record("scout-1", seq=9), [], True)]
+    refused, stored = store.record_together(saves)
+    assert (type(refused), stored) == (AgentMirroredError, None)
+    assert store.load(own.agent_id).record.seq == 9
+
+
+def test_an_administrator_prunes_what_machines_left_behind(mirror, login, stores):
+    """A writer may not; ended agents of a machine that is gone for good can be deleted."""
+    at = time.time() - 7200
+    ended = state(active=False, phase="ended", last_heartbeat=at, last_activity=at)
+    mirror.store(1, [ended._replace(heartbeat_at=at)])
+    with pytest.raises(StateWriteError, match="permission denied"):
+        prune(stores(login(WRITER)), time.time() - 60, now=time.time())
+    assert prune(stores(login(ADMIN)), time.time() - 60, now=time.time()) == [AGENT]
+
+
+def test_an_observer_may_say_that_a_mirrored_agent_is_lost(mirror, login, stores):
+    """Events about it are facts that others see; its state stays as it is."""
+    mirror.store(1, [state()])
+    store = stores(login(WRITER))
+    store.append_following(AGENT, lambda known: [make_event(AGENT, "agent_lost")])
+    assert [event["type"] for event in store.committed_events().events] == ["agent_lost"]
+
+
+def _rows(url, stores):
+    store = stores(url)
+    [agent] = store.list_agents()
+    events = [event["type"] for event in store.committed_events().events]
+    return agent.record.estimated_tokens, agent.heartbeat_at, events, store.get_request(AGENT)
 
 
 def _schema(url):

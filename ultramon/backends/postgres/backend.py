@@ -88,7 +88,7 @@ class PostgresBackend:
         self.overview = PostgresOverview(self.database, states, self.deliver_kept)
         self.log = log = EventLog(self.database)
         self.messages = MessageRows(self.database, log)
-        self.registry = PostgresRegistry(self.database, self.messages)
+        self.registry = PostgresRegistry(self.database, self.messages, states)
         self.claims = claims = Claims(self.database, log, self.registry)
         self.credentials = PostgresCredentials(self.database)
         self.batches = Batches(self.database, states, self.messages)
@@ -316,7 +316,7 @@ class PostgresBackend:
 
     def append_following(self, agent_id: str, follow: Follow) -> None:
         with self.database.transaction() as connection:
-            self.states.lock(connection, agent_id)
+            self.states.lock(connection, agent_id, is_written=False)
             known = self.log.events_about(connection, agent_id)
             new = self.log.insert(connection, follow(known))
             router.route_noted(self.registry.rows(connection), new, ())
@@ -347,7 +347,8 @@ class PostgresBackend:
         self, agent_id: str, before: float, now: float, machine: MachineIdentity
     ) -> bool:
         with self.database.transaction() as connection:
-            _, stored = self.states.lock(connection, agent_id)
+            # An administrator deletes mirrored agents too; row security keeps all others from it.
+            _, stored = self.states.lock(connection, agent_id, is_written=False)
             # It may have been started again, or have beaten, since it was listed.
             if not is_over(stored, before, now, machine):
                 return False

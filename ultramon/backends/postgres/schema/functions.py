@@ -81,6 +81,7 @@ FUNCTIONS = (
             UPDATE ultramon.heartbeats h SET at = $3, changed = pg_current_xact_id()
             FROM unnest($1, $2) AS u (agent_id, generation)
             WHERE h.agent_id = u.agent_id AND h.generation = u.generation
+                AND h.machine_id IS NULL
             RETURNING h.agent_id
         ) SELECT u.agent_id FROM unnest($1) AS u (agent_id)
             WHERE u.agent_id NOT IN (SELECT agent_id FROM beaten);
@@ -125,6 +126,8 @@ FUNCTIONS = (
             SELECT g.*, a.generation AS held, a.seq AS newest, a.schema_version AS version,
                 {is_known_reading("a", "g")} AS is_known
             FROM given g JOIN ultramon.agents a USING (agent_id)
+            -- Row security hides mirrored rows from others, but not from the owner of the tables.
+            WHERE a.machine_id IS NULL
             ORDER BY a.agent_id FOR UPDATE OF a
         ), put AS (
             UPDATE ultramon.agents a SET {assignments("a", "old")},

@@ -16,7 +16,7 @@ from ultramon.backends.postgres.schema.functions import as_rows
 from ultramon.backends.postgres.schema.text_columns import to_column
 from ultramon.backends.postgres.store.registry import PostgresRows
 from ultramon.backends.sql_rows import LEVEL_FACT
-from ultramon.errors import FencedError, StateError, StateSchemaError
+from ultramon.errors import AgentMirroredError, FencedError, StateError, StateSchemaError
 from ultramon.notices import router
 from ultramon.notices.message import Cancelled
 from ultramon.notices.message_rules import DELIVERIES
@@ -217,8 +217,8 @@ class Batches:
                     continue
                 stored = found.get(save.record.agent_id, [])
                 try:
-                    self._check(save.record, stored)
-                except (FencedError, StateSchemaError) as error:
+                    self._check(connection, save.record, stored)
+                except (AgentMirroredError, FencedError, StateSchemaError) as error:
                     outcomes[number] = error
                 else:
                     self._route(save, stored, written)
@@ -227,9 +227,13 @@ class Batches:
                 self.states.thin_histories(connection, full)
         return outcomes
 
-    def _check(self, record: StateRecord, stored: Sequence[tuple[Any, ...]]) -> None:
+    def _check(
+        self, connection: Connection, record: StateRecord, stored: Sequence[tuple[Any, ...]]
+    ) -> None:
         """Raise what `Backend.record` does where the database did not take a state."""
         generation, schema = stored[0][1:3] if stored else (None, 0)
+        if not stored:
+            self.states.refuse_mirrored(connection, record.agent_id)
         if generation != record.generation:
             raise FencedError(record.agent_id, record.generation, generation)
         if schema > SCHEMA:

@@ -13,7 +13,7 @@ from ultramon.backends.base import Save
 from ultramon.backends.postgres.connection.database import CONNECT_SECONDS, DatabaseAwayError
 from ultramon.backends.postgres.outbox.outbox import STATE
 from ultramon.backends.toolkit import refuse_living
-from ultramon.errors import StateCorruptError
+from ultramon.errors import AgentMirroredError, StateCorruptError
 from ultramon.notices import router
 from ultramon.state.record import decode_state
 from ultramon.system.processes import process_started_at, this_machine
@@ -82,6 +82,8 @@ class OutboxDelivery:
                     self._put(connection, entry)
         for refusal in self.batches.store(newest, is_kept=True):
             # Taken over at this moment: the next time only its events are stored.
+            if isinstance(refusal, AgentMirroredError):
+                raise refusal
             if refusal is not None:
                 raise DatabaseAwayError(database.address.shown, str(refusal))
         return staying

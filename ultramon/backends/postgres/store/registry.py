@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 
     from ultramon.backends.postgres.connection.database import Connection, Database
     from ultramon.backends.postgres.store.message_rows import MessageRows
+    from ultramon.backends.postgres.store.states import States
     from ultramon.notices.message import Cancelled, Draft
     from ultramon.notices.rows import RouteRows
 
@@ -73,10 +74,12 @@ class PostgresRegistry(SqlRegistry):
     Attributes:
         database: Where the registrations are.
         messages: The messages there.
+        states: The rows of agents.
     """
 
     database: Database
     messages: MessageRows
+    states: States
 
     def rows(
         self,
@@ -94,7 +97,5 @@ class PostgresRegistry(SqlRegistry):
 
     def _change(self, agent_id: str, rule: Callable[[RouteRows], Answer]) -> Answer:
         with self.database.transaction() as connection:
-            connection.execute(
-                "SELECT 1 FROM ultramon.agents WHERE agent_id = %s FOR UPDATE", (agent_id,)
-            )
+            self.states.hold(connection, agent_id)
             return rule(self.rows(connection))

@@ -17,7 +17,7 @@ from ultramon.backends.postgres.schema.state_columns import (
 )
 from ultramon.backends.postgres.schema.text_columns import to_column
 from ultramon.backends.sql_rows import BELONGINGS
-from ultramon.errors import AgentNotFoundError, StateError
+from ultramon.errors import AgentMirroredError, AgentNotFoundError, StateError
 from ultramon.state.history import HistoryPoint, decode_points
 from ultramon.state.history_ring import thin
 from ultramon.state.record import decode_state, encode_request, encode_state
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     Decode = Callable[[bytes, str], StateRecord]
 
 _SELECT = (
-    "SELECT a.agent_id, a.document, a.skew_seconds, h.at, a.generation"
+    "SELECT a.agent_id, a.document, a.skew_seconds, h.at, a.generation, a.machine_id"
     " FROM ultramon.agents a LEFT JOIN ultramon.heartbeats h USING (agent_id)"
 )
 _PUT = (
@@ -82,12 +82,22 @@ class States:
         self._database = database
         self._requests = _UNASKED
 
-    def lock(self, connection: Connection, agent_id: str) -> tuple[int, StoredAgent]:
+    def lock(
+        self, connection: Connection, agent_id: str, *, is_written: bool = True
+    ) -> tuple[int, StoredAgent]:
         """Keep every other process from an agent until the transaction ends.
+
+        Args:
+            connection: Within a transaction.
+            agent_id: The agent.
+            is_written: False = its row is not changed, so that it may be a mirrored one.
 
         Returns:
             The generation that holds it, 0 for none, and what is stored: for nothing an agent with
             neither record nor problem.
+
+        Raises:
+            AgentMirroredError: It would be written, and is mirrored from a machine.
         """
         connection.execute(
             "SELECT pg_advisory_xact_lock(hashtextextended('ultramon.' || %s, 0))", (agent_id,)
@@ -96,8 +106,39 @@ class States:
             f"{_SELECT} WHERE a.agent_id = %s FOR UPDATE OF a", (agent_id,)
         ).fetchone()
         if row is None:
+            # A row that this user may not write cannot be locked either.
+            found = connection.execute(f"{_SELECT} WHERE a.agent_id = %s", (agent_id,))
+            row = found.fetchone()
+        if row is None:
             return 0, StoredAgent(agent_id, None, None)
+        if is_written and row[5] is not None:
+            raise AgentMirroredError(agent_id, row[5])
         return row[4], self.stored(row)
+
+    def hold(self, connection: Connection, agent_id: str, lock: str = "FOR UPDATE") -> bool:
+        """Lock the row of an agent until the transaction ends; return whether there is one.
+
+        Raises:
+            AgentMirroredError: Only its machine writes it.
+        """
+        # Row security hides a mirrored row from the lock: it is asked for twice.
+        [(is_held, machine_id)] = connection.execute(
+            "SELECT EXISTS (SELECT 1 FROM (SELECT 1 FROM ultramon.agents"
+            f"  WHERE agent_id = %s {lock}) AS held),"
+            " (SELECT machine_id FROM ultramon.agents WHERE agent_id = %s)",
+            (agent_id, agent_id),
+        )
+        if machine_id is not None:
+            raise AgentMirroredError(agent_id, machine_id)
+        return bool(is_held)
+
+    def refuse_mirrored(self, connection: Connection, agent_id: str) -> None:
+        """Raise `AgentMirroredError` for an agent that only its machine writes."""
+        for (machine_id,) in connection.execute(
+            "SELECT machine_id FROM ultramon.agents WHERE agent_id = %s AND machine_id IS NOT NULL",
+            (agent_id,),
+        ):
+            raise AgentMirroredError(agent_id, machine_id)
 
     def put(self, connection: Connection, record: StateRecord, now: float) -> None:
         """Store the first state of a new owner, and beat."""
@@ -263,10 +304,7 @@ class States:
             document = encode_request(request, self._database.address.shown).decode("ascii")
         self._requests = _UNASKED
         with self._database.transaction() as connection:
-            found = connection.execute(
-                "SELECT 1 FROM ultramon.agents WHERE agent_id = %s FOR KEY SHARE", (agent_id,)
-            )
-            if found.fetchone() is None:
+            if not self.hold(connection, agent_id, "FOR KEY SHARE"):
                 raise AgentNotFoundError(agent_id)
             if document is None:
                 connection.execute("DELETE FROM ultramon.requests WHERE agent_id = %s", (agent_id,))
