@@ -12,6 +12,7 @@ CREATE FUNCTION ultramon.beat(text[], bigint[], double precision) RETURNS SETOF 
             UPDATE ultramon.heartbeats h SET at = $3, changed = pg_current_xact_id()
             FROM unnest($1, $2) AS u (agent_id, generation)
             WHERE h.agent_id = u.agent_id AND h.generation = u.generation
+                AND h.machine_id IS NULL
             RETURNING h.agent_id
         ) SELECT u.agent_id FROM unnest($1) AS u (agent_id)
             WHERE u.agent_id NOT IN (SELECT agent_id FROM beaten);
@@ -32,8 +33,8 @@ CREATE FUNCTION ultramon.enter(json, json, double precision) RETURNS boolean
         THEN
             RETURN false;
         END IF;
-        INSERT INTO ultramon.agents (agent_id, generation, seq, schema_version, run, active, urgency, waiting, usage_ratio, skew_seconds, started_at, last_heartbeat, stale_after_seconds, lost_after_seconds, machine, process, label, shown_id, host, model, epoch, level, measured_at, used_tokens, limit_tokens, document, history)
-            SELECT agent_id, generation, seq, schema_version, run, active, urgency, waiting, usage_ratio, skew_seconds, started_at, last_heartbeat, stale_after_seconds, lost_after_seconds, machine, process, label, shown_id, host, model, epoch, level, measured_at, used_tokens, limit_tokens, document, history FROM json_populate_record(NULL::ultramon.agents, $1);
+        INSERT INTO ultramon.agents (agent_id, generation, seq, schema_version, run, active, urgency, waiting, usage_ratio, skew_seconds, started_at, last_heartbeat, stale_after_seconds, lost_after_seconds, machine, process, label, shown_id, host, model, has_parent, epoch, level, measured_at, used_tokens, limit_tokens, document, history)
+            SELECT agent_id, generation, seq, schema_version, run, active, urgency, waiting, usage_ratio, skew_seconds, started_at, last_heartbeat, stale_after_seconds, lost_after_seconds, machine, process, label, shown_id, host, model, has_parent, epoch, level, measured_at, used_tokens, limit_tokens, document, history FROM json_populate_record(NULL::ultramon.agents, $1);
         INSERT INTO ultramon.heartbeats (agent_id, generation, at)
             VALUES (id, ($1->>'generation')::bigint, $3);
         INSERT INTO ultramon.events (key, type, run, agent_id, occurred_at, payload)
@@ -41,6 +42,46 @@ CREATE FUNCTION ultramon.enter(json, json, double precision) RETURNS boolean
             FROM json_populate_recordset(NULL::ultramon.events, $2) AS e
             ON CONFLICT (key) DO NOTHING;
         RETURN true;
+         END $_$;
+CREATE FUNCTION ultramon.mirror(text, bigint, double precision, json, json, json, json) RETURNS TABLE(stored bigint, filled text[])
+    LANGUAGE plpgsql
+    SET plan_cache_mode TO 'force_generic_plan'
+    SET enable_seqscan TO 'off'
+    SET enable_hashjoin TO 'off'
+    SET enable_mergejoin TO 'off'
+    AS $_$ #variable_conflict use_column
+ DECLARE  BEGIN 
+        UPDATE ultramon.machines m SET position = $2, last_seen = $3
+            WHERE m.machine_id = $1 AND m.position < $2;
+        IF NOT FOUND THEN
+            RETURN QUERY SELECT max(m.position), NULL::text[] FROM ultramon.machines m
+                WHERE m.machine_id = $1;
+            RETURN;
+        END IF;
+        WITH put AS (
+            INSERT INTO ultramon.agents AS a (machine_id, agent_id, generation, seq, schema_version, run, active, urgency, waiting, usage_ratio, skew_seconds, started_at, last_heartbeat, stale_after_seconds, lost_after_seconds, machine, process, label, shown_id, host, model, has_parent, epoch, level, measured_at, used_tokens, limit_tokens, document, history)
+            SELECT $1, agent_id, generation, seq, schema_version, run, active, urgency, waiting, usage_ratio, skew_seconds, started_at, last_heartbeat, stale_after_seconds, lost_after_seconds, machine, process, label, shown_id, host, model, has_parent, epoch, level, measured_at, used_tokens, limit_tokens, document, history FROM json_populate_recordset(NULL::ultramon.agents, $4)
+            ON CONFLICT (agent_id) DO UPDATE SET generation = excluded.generation, seq = excluded.seq, schema_version = excluded.schema_version, run = excluded.run, active = excluded.active, urgency = excluded.urgency, waiting = excluded.waiting, usage_ratio = excluded.usage_ratio, skew_seconds = excluded.skew_seconds, started_at = excluded.started_at, last_heartbeat = excluded.last_heartbeat, stale_after_seconds = excluded.stale_after_seconds, lost_after_seconds = excluded.lost_after_seconds, machine = excluded.machine, process = excluded.process, label = excluded.label, shown_id = excluded.shown_id, host = excluded.host, model = excluded.model, has_parent = excluded.has_parent, epoch = excluded.epoch, level = excluded.level, measured_at = excluded.measured_at, used_tokens = excluded.used_tokens, limit_tokens = excluded.limit_tokens, document = excluded.document, history = CASE WHEN coalesce(excluded.history, '') IN ('', substring(a.history FROM octet_length(a.history) - 15)) OR octet_length(a.history) >= 1024 THEN a.history ELSE coalesce(a.history, '') || excluded.history END,
+                changed = pg_current_xact_id()
+            WHERE a.machine_id = $1
+                AND (a.generation, a.seq) <= (excluded.generation, excluded.seq)
+            RETURNING a.agent_id, octet_length(a.history) >= 1024 AS is_full
+        ) SELECT array_agg(agent_id) FILTER (WHERE is_full) INTO filled FROM put;
+        INSERT INTO ultramon.heartbeats AS h (machine_id, agent_id, generation, at)
+            SELECT $1, b.agent_id, b.generation, max(b.at)
+            FROM json_populate_recordset(NULL::ultramon.heartbeats, $5) AS b
+            JOIN ultramon.agents a ON a.agent_id = b.agent_id AND a.machine_id = $1
+                AND a.generation = b.generation
+            GROUP BY b.agent_id, b.generation
+            ON CONFLICT (agent_id) DO UPDATE SET generation = excluded.generation,
+                at = excluded.at, changed = pg_current_xact_id() WHERE h.machine_id = $1;
+        INSERT INTO ultramon.events (machine_id, key, type, run, agent_id, occurred_at, payload)
+            SELECT $1, key, type, run, agent_id, occurred_at, payload FROM json_populate_recordset(NULL::ultramon.events, $6)
+            ON CONFLICT (key) DO NOTHING;
+        INSERT INTO ultramon.readings (machine_id, at, agent_id, host, model, epoch, level, used_tokens, limit_tokens, input_tokens, cache_read_tokens, cache_write_tokens, output_tokens, cost_usd)
+            SELECT $1, at, agent_id, host, model, epoch, level, used_tokens, limit_tokens, input_tokens, cache_read_tokens, cache_write_tokens, output_tokens, cost_usd
+            FROM json_populate_recordset(NULL::ultramon.readings, $7);
+        RETURN QUERY SELECT $2, filled;
          END $_$;
 CREATE FUNCTION ultramon.store(json, json) RETURNS TABLE(agent_id text, generation bigint, schema_version integer, fresh text[], notify_id text, source text, ladder text, registered_by text, registered_at double precision, started_at double precision, sender_generation bigint, sender_epoch bigint, cleared_at double precision, audience text, told_epoch bigint, level text, is_history_full boolean)
     LANGUAGE plpgsql
@@ -56,9 +97,11 @@ CREATE FUNCTION ultramon.store(json, json) RETURNS TABLE(agent_id text, generati
             SELECT g.*, a.generation AS held, a.seq AS newest, a.schema_version AS version,
                 coalesce(g.history, '') IN ('', substring(a.history FROM octet_length(a.history) - 15)) AS is_known
             FROM given g JOIN ultramon.agents a USING (agent_id)
+            -- Row security hides mirrored rows from others, but not from the owner of the tables.
+            WHERE a.machine_id IS NULL
             ORDER BY a.agent_id FOR UPDATE OF a
         ), put AS (
-            UPDATE ultramon.agents a SET generation = old.generation, seq = old.seq, schema_version = old.schema_version, run = old.run, active = old.active, urgency = old.urgency, waiting = old.waiting, usage_ratio = old.usage_ratio, skew_seconds = old.skew_seconds, started_at = old.started_at, last_heartbeat = old.last_heartbeat, stale_after_seconds = old.stale_after_seconds, lost_after_seconds = old.lost_after_seconds, machine = old.machine, process = old.process, label = old.label, shown_id = old.shown_id, host = old.host, model = old.model, epoch = old.epoch, level = old.level, measured_at = old.measured_at, used_tokens = old.used_tokens, limit_tokens = old.limit_tokens, document = old.document, history = CASE WHEN coalesce(old.history, '') IN ('', substring(a.history FROM octet_length(a.history) - 15)) OR octet_length(a.history) >= 1024 THEN a.history ELSE coalesce(a.history, '') || old.history END,
+            UPDATE ultramon.agents a SET generation = old.generation, seq = old.seq, schema_version = old.schema_version, run = old.run, active = old.active, urgency = old.urgency, waiting = old.waiting, usage_ratio = old.usage_ratio, skew_seconds = old.skew_seconds, started_at = old.started_at, last_heartbeat = old.last_heartbeat, stale_after_seconds = old.stale_after_seconds, lost_after_seconds = old.lost_after_seconds, machine = old.machine, process = old.process, label = old.label, shown_id = old.shown_id, host = old.host, model = old.model, has_parent = old.has_parent, epoch = old.epoch, level = old.level, measured_at = old.measured_at, used_tokens = old.used_tokens, limit_tokens = old.limit_tokens, document = old.document, history = CASE WHEN coalesce(old.history, '') IN ('', substring(a.history FROM octet_length(a.history) - 15)) OR octet_length(a.history) >= 1024 THEN a.history ELSE coalesce(a.history, '') || old.history END,
                 changed = pg_current_xact_id()
             FROM old WHERE a.agent_id = old.agent_id AND held = old.generation
                 AND newest <= old.seq AND version <= 1
@@ -97,17 +140,17 @@ CREATE FUNCTION ultramon.sum_events() RETURNS trigger
     LANGUAGE plpgsql SECURITY DEFINER
     SET search_path TO 'pg_catalog', 'pg_temp'
     AS $$ BEGIN
-        INSERT INTO ultramon.reading_days AS d (day, agent_id, model, machine_id, host, crossings,
-            compactions)
+        INSERT INTO ultramon.reading_days AS d (day, agent_id, model, machine_id, host, has_parent,
+            crossings, compactions)
         SELECT left(e.occurred_at, 10)::date, e.agent_id, coalesce(a.model, ''), a.machine_id,
-            a.host, count(*) FILTER (WHERE e.type = 'context_threshold_reached'),
+            a.host, a.has_parent, count(*) FILTER (WHERE e.type = 'context_threshold_reached'),
             count(*) FILTER (WHERE e.type = 'context_epoch_started')
         FROM added e JOIN ultramon.agents a USING (agent_id)
         -- Texts have their quotes escaped: what is found is the member of the event. To parse it
         -- would refuse what PostgreSQL cannot decode.
         WHERE e.type = 'context_threshold_reached' OR e.type = 'context_epoch_started' AND
             (e.payload LIKE '%"reason":"compaction"%' OR e.payload LIKE '%"reason":"fall"%')
-        GROUP BY 1, 2, 3, 4, 5
+        GROUP BY 1, 2, 3, 4, 5, 6
         ON CONFLICT (day, agent_id, model) DO UPDATE SET
             crossings = d.crossings + excluded.crossings,
             compactions = d.compactions + excluded.compactions;
@@ -117,13 +160,14 @@ CREATE FUNCTION ultramon.sum_readings() RETURNS trigger
     LANGUAGE plpgsql SECURITY DEFINER
     SET search_path TO 'pg_catalog', 'pg_temp'
     AS $$ BEGIN
-        INSERT INTO ultramon.reading_days AS d (day, agent_id, model, machine_id, host, readings,
-            peak_tokens, input_tokens, cache_read_tokens, cache_write_tokens, output_tokens,
-            cost_usd)
-        SELECT (to_timestamp(at) AT TIME ZONE 'UTC')::date, agent_id, coalesce(model, ''),
-            max(machine_id), max(host), count(*), max(used_tokens), sum(input_tokens),
-            sum(cache_read_tokens), sum(cache_write_tokens), sum(output_tokens), sum(cost_usd)
-        FROM added GROUP BY 1, 2, 3
+        INSERT INTO ultramon.reading_days AS d (day, agent_id, model, machine_id, host, has_parent,
+            readings, peak_tokens, input_tokens, cache_read_tokens, cache_write_tokens,
+            output_tokens, cost_usd)
+        SELECT (to_timestamp(r.at) AT TIME ZONE 'UTC')::date, r.agent_id, coalesce(r.model, ''),
+            max(r.machine_id), max(r.host), bool_or(a.has_parent), count(*), max(r.used_tokens),
+            sum(r.input_tokens), sum(r.cache_read_tokens), sum(r.cache_write_tokens),
+            sum(r.output_tokens), sum(r.cost_usd)
+        FROM added r LEFT JOIN ultramon.agents a USING (agent_id) GROUP BY 1, 2, 3
         ON CONFLICT (day, agent_id, model) DO UPDATE SET
             readings = d.readings + excluded.readings,
             peak_tokens = greatest(d.peak_tokens, excluded.peak_tokens),
@@ -190,6 +234,7 @@ CREATE TABLE ultramon.agents (
     machine_id text COLLATE pg_catalog."C",
     host text,
     model text,
+    has_parent boolean,
     epoch bigint,
     level text,
     measured_at double precision,
@@ -331,6 +376,7 @@ CREATE TABLE ultramon.reading_days (
     model text NOT NULL,
     machine_id text COLLATE pg_catalog."C",
     host text,
+    has_parent boolean,
     readings bigint DEFAULT 0 NOT NULL,
     peak_tokens bigint,
     input_tokens bigint,
@@ -378,29 +424,29 @@ CREATE TABLE ultramon.senders (
     epoch bigint NOT NULL,
     cleared_at double precision NOT NULL
 );
-INSERT INTO ultramon.agents VALUES ('scout-1', 1, 4, 1, 'audit', false, 1, false, 0.75, 0, 1795765341.4708064, 1795765341.5515418, 45, 600, -982697007366251065, '[12054,"6238344"]', 'night shift', NULL, '{"schema":1,"agentId":"scout-1","run":"audit","sessionId":"3976987e334b1ecadf774ad8104d74fc","parentId":"boss","predecessorId":null,"label":"night shift","host":"sdk","model":null,"cwd":"/","active":false,"phase":"working","outcome":"returned","exit":null,"startedAt":"2026-11-27T07:42:21.471Z","lastHeartbeat":"2026-11-27T07:42:21.552Z","lastActivity":"2026-11-27T07:42:21.552Z","heartbeatIntervalSeconds":15.0,"lostAfterSeconds":null,"graceSeconds":30.0,"pid":12054,"pidStartedAt":"6238344","bootId":"53311da5-68e4-44c1-8b57-35a45a75691f:[4026531836]","hostname":"vm","startId":"dcd2c9923fb7625bf7ae593e4be9ed06","generation":1,"epoch":1,"epochStartedAt":"2026-11-27T07:42:21.470Z","seq":4,"measuredAt":"2026-11-27T07:42:21.497Z","cumulativeChars":0,"estimatedTokens":150000,"tokensSource":"reported","anchor":{"tokens":150000,"isReport":true,"replyTokens":0,"exactTokens":0,"calibration":1.0},"bySource":{},"contextLimit":200000,"contextWindow":200000,"reservedOutputTokens":0,"limitSource":"explicit","limitSuspect":false,"limitCandidates":[{"name":"window","source":"explicit","tokens":200000,"verdict":"binding"},{"name":"window","source":"default","tokens":200000,"verdict":"outranked"}],"usageRatio":0.75,"thresholdStatus":"warning","action":"prepare_handoff","ladder":{"base":"normal","rearmMargin":0.05,"roundPercent":false,"rungs":[{"name":"warning","ratio":0.7,"tokensLeft":null,"action":"prepare_handoff","rearmRatio":null},{"name":"critical","ratio":0.85,"tokensLeft":null,"action":"force_return","rearmRatio":null}]},"ladderStatus":"ok","announced":{"epoch":1,"rungs":{"warning":1}},"forecast":null,"currentTask":null,"tasksCompleted":1,"tasksTotal":2,"tasks":[{"name":"a","status":"done","result":null},{"name":"b","status":"pending","result":null}],"continuesHandoffId":null,"handoff":{"handoffId":"scout-1-1-1-1795765341471","agentId":"scout-1","run":"audit","predecessorId":null,"generationCount":1,"epoch":1,"reason":"threshold_warning","goal":null,"constraints":[],"completed":["a"],"interrupted":[],"remaining":["b"],"results":{},"decisions":[],"rejected":[],"openQuestions":[],"nextStep":null,"filesModified":[],"workspace":{"cwd":"/","branch":null,"head":null,"dirtyFiles":[]},"resume":null,"notes":null,"tokens":150000,"createdAt":"2026-11-27T07:42:21.542000Z"},"pending":null,"crc32":901981234}
-', '4000000733', '\x01a21bf48d39000249f00000000103c6', NULL, 'sdk', NULL, 1, 'warning', 1795765341.4966075, 150000, 200000);
-INSERT INTO ultramon.agents VALUES ('scout-2', 1, 0, 1, 'audit', true, 0, false, NULL, 0, 1795765341.5680916, 1795765341.5683208, 45, 600, -982697007366251065, '[12054,"6238344"]', NULL, NULL, '{"schema":1,"agentId":"scout-2","run":"audit","sessionId":"ecb7d237989182b519a222e3e6397d03","parentId":null,"predecessorId":null,"label":null,"host":"sdk","model":null,"cwd":"/","active":true,"phase":"working","outcome":null,"exit":null,"startedAt":"2026-11-27T07:42:21.568Z","lastHeartbeat":"2026-11-27T07:42:21.568Z","lastActivity":"2026-11-27T07:42:21.568Z","heartbeatIntervalSeconds":15.0,"lostAfterSeconds":null,"graceSeconds":30.0,"pid":12054,"pidStartedAt":"6238344","bootId":"53311da5-68e4-44c1-8b57-35a45a75691f:[4026531836]","hostname":"vm","startId":"7ce5cd65d54ff72b69363eca725cb0f9","generation":1,"epoch":1,"epochStartedAt":"2026-11-27T07:42:21.567Z","seq":0,"measuredAt":null,"cumulativeChars":0,"estimatedTokens":0,"tokensSource":"estimated","anchor":null,"bySource":{},"contextLimit":200000,"contextWindow":200000,"reservedOutputTokens":0,"limitSource":"explicit","limitSuspect":false,"limitCandidates":[{"name":"window","source":"explicit","tokens":200000,"verdict":"binding"},{"name":"window","source":"default","tokens":200000,"verdict":"outranked"}],"usageRatio":null,"thresholdStatus":null,"action":"none","ladder":{"base":"normal","rearmMargin":0.05,"roundPercent":false,"rungs":[{"name":"warning","ratio":0.7,"tokensLeft":null,"action":"prepare_handoff","rearmRatio":null},{"name":"critical","ratio":0.85,"tokensLeft":null,"action":"force_return","rearmRatio":null}]},"ladderStatus":"ok","announced":{"epoch":1,"rungs":{}},"forecast":null,"currentTask":null,"tasksCompleted":0,"tasksTotal":null,"tasks":null,"continuesHandoffId":null,"handoff":null,"pending":null,"crc32":3262446820}
-', '4000000734', '\x', NULL, 'sdk', NULL, 1, NULL, NULL, NULL, NULL);
-INSERT INTO ultramon.consumers VALUES ('audit/main', '4000000728:2', '{"lives":{},"returning":{},"assignments":{"given":{},"left":{},"ending":{},"unstarted":{}}}', NULL, 1795765371.504652);
+INSERT INTO ultramon.agents VALUES ('scout-1', 1, 4, 1, 'audit', false, 1, false, 0.75, 0, 1795767574.31115, 1795767574.3559017, 45, 600, -982697007366251065, '[6109,"6461787"]', 'night shift', NULL, '{"schema":1,"agentId":"scout-1","run":"audit","sessionId":"0149a6c6e03ea14946cdf41820c07a8f","parentId":"boss","predecessorId":null,"label":"night shift","host":"sdk","model":null,"cwd":"/","active":false,"phase":"working","outcome":"returned","exit":null,"startedAt":"2026-11-27T08:19:34.311Z","lastHeartbeat":"2026-11-27T08:19:34.356Z","lastActivity":"2026-11-27T08:19:34.356Z","heartbeatIntervalSeconds":15.0,"lostAfterSeconds":null,"graceSeconds":30.0,"pid":6109,"pidStartedAt":"6461787","bootId":"53311da5-68e4-44c1-8b57-35a45a75691f:[4026531836]","hostname":"vm","startId":"3fd8c52f89e8d74486a1b26bc35ad90b","generation":1,"epoch":1,"epochStartedAt":"2026-11-27T08:19:34.310Z","seq":4,"measuredAt":"2026-11-27T08:19:34.331Z","cumulativeChars":0,"estimatedTokens":150000,"tokensSource":"reported","anchor":{"tokens":150000,"isReport":true,"replyTokens":0,"exactTokens":0,"calibration":1.0},"bySource":{},"contextLimit":200000,"contextWindow":200000,"reservedOutputTokens":0,"limitSource":"explicit","limitSuspect":false,"limitCandidates":[{"name":"window","source":"explicit","tokens":200000,"verdict":"binding"},{"name":"window","source":"default","tokens":200000,"verdict":"outranked"}],"usageRatio":0.75,"thresholdStatus":"warning","action":"prepare_handoff","ladder":{"base":"normal","rearmMargin":0.05,"roundPercent":false,"rungs":[{"name":"warning","ratio":0.7,"tokensLeft":null,"action":"prepare_handoff","rearmRatio":null},{"name":"critical","ratio":0.85,"tokensLeft":null,"action":"force_return","rearmRatio":null}]},"ladderStatus":"ok","announced":{"epoch":1,"rungs":{"warning":1}},"forecast":null,"currentTask":null,"tasksCompleted":1,"tasksTotal":2,"tasks":[{"name":"a","status":"done","result":null},{"name":"b","status":"pending","result":null}],"continuesHandoffId":null,"handoff":{"handoffId":"scout-1-1-1-1795767574311","agentId":"scout-1","run":"audit","predecessorId":null,"generationCount":1,"epoch":1,"reason":"threshold_warning","goal":null,"constraints":[],"completed":["a"],"interrupted":[],"remaining":["b"],"results":{},"decisions":[],"rejected":[],"openQuestions":[],"nextStep":null,"filesModified":[],"workspace":{"cwd":"/","branch":null,"head":null,"dirtyFiles":[]},"resume":null,"notes":null,"tokens":150000,"createdAt":"2026-11-27T08:19:34.353000Z"},"pending":null,"crc32":1585309723}
+', '4000000733', '\x01a21c169f3b000249f00000000103c6', NULL, 'sdk', NULL, true, 1, 'warning', 1795767574.3306015, 150000, 200000);
+INSERT INTO ultramon.agents VALUES ('scout-2', 1, 0, 1, 'audit', true, 0, false, NULL, 0, 1795767574.3588152, 1795767574.3589556, 45, 600, -982697007366251065, '[6109,"6461787"]', NULL, NULL, '{"schema":1,"agentId":"scout-2","run":"audit","sessionId":"c7837b1d53404aff836c31028de8dac1","parentId":null,"predecessorId":null,"label":null,"host":"sdk","model":null,"cwd":"/","active":true,"phase":"working","outcome":null,"exit":null,"startedAt":"2026-11-27T08:19:34.359Z","lastHeartbeat":"2026-11-27T08:19:34.359Z","lastActivity":"2026-11-27T08:19:34.359Z","heartbeatIntervalSeconds":15.0,"lostAfterSeconds":null,"graceSeconds":30.0,"pid":6109,"pidStartedAt":"6461787","bootId":"53311da5-68e4-44c1-8b57-35a45a75691f:[4026531836]","hostname":"vm","startId":"781f5b815cfe7e00cb946947e6ebd690","generation":1,"epoch":1,"epochStartedAt":"2026-11-27T08:19:34.358Z","seq":0,"measuredAt":null,"cumulativeChars":0,"estimatedTokens":0,"tokensSource":"estimated","anchor":null,"bySource":{},"contextLimit":200000,"contextWindow":200000,"reservedOutputTokens":0,"limitSource":"explicit","limitSuspect":false,"limitCandidates":[{"name":"window","source":"explicit","tokens":200000,"verdict":"binding"},{"name":"window","source":"default","tokens":200000,"verdict":"outranked"}],"usageRatio":null,"thresholdStatus":null,"action":"none","ladder":{"base":"normal","rearmMargin":0.05,"roundPercent":false,"rungs":[{"name":"warning","ratio":0.7,"tokensLeft":null,"action":"prepare_handoff","rearmRatio":null},{"name":"critical","ratio":0.85,"tokensLeft":null,"action":"force_return","rearmRatio":null}]},"ladderStatus":"ok","announced":{"epoch":1,"rungs":{}},"forecast":null,"currentTask":null,"tasksCompleted":0,"tasksTotal":null,"tasks":null,"continuesHandoffId":null,"handoff":null,"pending":null,"crc32":1369206301}
+', '4000000734', '\x', NULL, 'sdk', NULL, false, 1, NULL, NULL, NULL, NULL);
+INSERT INTO ultramon.consumers VALUES ('audit/main', '4000000728:2', '{"lives":{},"returning":{},"assignments":{"given":{},"left":{},"ending":{},"unstarted":{}}}', NULL, 1795767604.3350785);
 INSERT INTO ultramon.credentials VALUES ('0000000000000000000000000000000000000000000000000000000000000000', 'scout-2', 1, 'boss', 1, 9000000000);
-INSERT INTO ultramon.events OVERRIDING SYSTEM VALUE VALUES (1, '4000000725', 'scout-1/1/1/agent_started//0', 'agent_started', 'audit', 'scout-1', '2026-11-27T07:42:21.471Z', '{"eventId":"eaaed29ca56c5358d470b2d4e58e4228","type":"agent_started","agentId":"scout-1","sessionId":"3976987e334b1ecadf774ad8104d74fc","run":"audit","generation":1,"epoch":1,"source":"agent:scout-1","occurredAt":"2026-11-27T07:42:21.471Z","n":0}', NULL);
-INSERT INTO ultramon.events OVERRIDING SYSTEM VALUE VALUES (2, '4000000728', 'scout-1/1/1/context_threshold_reached/warning/0', 'context_threshold_reached', 'audit', 'scout-1', '2026-11-27T07:42:21.497Z', '{"eventId":"5732ca78a5f9d648963e6b2c2cc69ddc","type":"context_threshold_reached","agentId":"scout-1","sessionId":"3976987e334b1ecadf774ad8104d74fc","run":"audit","generation":1,"epoch":1,"source":"agent:scout-1","occurredAt":"2026-11-27T07:42:21.497Z","n":0,"level":"warning","previousLevel":"normal","action":"prepare_handoff","usageRatio":0.75,"tokens":150000,"contextLimit":200000,"tokensSource":"reported","levelFrom":0.7}', NULL);
-INSERT INTO ultramon.events OVERRIDING SYSTEM VALUE VALUES (3, '4000000732', 'scout-1/1/1/handoff_ready//0', 'handoff_ready', 'audit', 'scout-1', '2026-11-27T07:42:21.542Z', '{"eventId":"af11b862dd791ccca2fced9d740adc91","type":"handoff_ready","agentId":"scout-1","sessionId":"3976987e334b1ecadf774ad8104d74fc","run":"audit","generation":1,"epoch":1,"source":"agent:scout-1","occurredAt":"2026-11-27T07:42:21.542Z","n":0,"handoff":{"handoffId":"scout-1-1-1-1795765341471","agentId":"scout-1","run":"audit","predecessorId":null,"generationCount":1,"epoch":1,"reason":"threshold_warning","goal":null,"constraints":[],"completed":["a"],"interrupted":[],"remaining":["b"],"results":{},"decisions":[],"rejected":[],"openQuestions":[],"nextStep":null,"filesModified":[],"workspace":{"cwd":"/","branch":null,"head":null,"dirtyFiles":[]},"resume":null,"notes":null,"tokens":150000,"createdAt":"2026-11-27T07:42:21.542000Z"}}', NULL);
-INSERT INTO ultramon.events OVERRIDING SYSTEM VALUE VALUES (4, '4000000733', 'scout-1/1/1/agent_stopped//0', 'agent_stopped', 'audit', 'scout-1', '2026-11-27T07:42:21.552Z', '{"eventId":"e5c07a7199e60a3b014590ccc089e87b","type":"agent_stopped","agentId":"scout-1","sessionId":"3976987e334b1ecadf774ad8104d74fc","run":"audit","generation":1,"epoch":1,"source":"agent:scout-1","occurredAt":"2026-11-27T07:42:21.552Z","n":0,"outcome":"returned"}', NULL);
-INSERT INTO ultramon.events OVERRIDING SYSTEM VALUE VALUES (5, '4000000734', 'scout-2/1/1/agent_started//0', 'agent_started', 'audit', 'scout-2', '2026-11-27T07:42:21.568Z', '{"eventId":"356f743cef841cb3c0de481c56ec9433","type":"agent_started","agentId":"scout-2","sessionId":"ecb7d237989182b519a222e3e6397d03","run":"audit","generation":1,"epoch":1,"source":"agent:scout-2","occurredAt":"2026-11-27T07:42:21.568Z","n":0}', NULL);
-INSERT INTO ultramon.handoff_claims VALUES ('handoff-1', 'scout-1', 'scout-2', 1795765341.5929413, NULL, 1, 'pending');
-INSERT INTO ultramon.heartbeats VALUES ('scout-1', 1, 1795765341.4711742, '4000000725', NULL);
-INSERT INTO ultramon.heartbeats VALUES ('scout-2', 1, 1795765341.5682676, '4000000734', NULL);
+INSERT INTO ultramon.events OVERRIDING SYSTEM VALUE VALUES (1, '4000000725', 'scout-1/1/1/agent_started//0', 'agent_started', 'audit', 'scout-1', '2026-11-27T08:19:34.311Z', '{"eventId":"610370a2bafc9a2a462102993fe439dd","type":"agent_started","agentId":"scout-1","sessionId":"0149a6c6e03ea14946cdf41820c07a8f","run":"audit","generation":1,"epoch":1,"source":"agent:scout-1","occurredAt":"2026-11-27T08:19:34.311Z","n":0}', NULL);
+INSERT INTO ultramon.events OVERRIDING SYSTEM VALUE VALUES (2, '4000000728', 'scout-1/1/1/context_threshold_reached/warning/0', 'context_threshold_reached', 'audit', 'scout-1', '2026-11-27T08:19:34.331Z', '{"eventId":"6b93c1507537f65d0af0a4354765aa62","type":"context_threshold_reached","agentId":"scout-1","sessionId":"0149a6c6e03ea14946cdf41820c07a8f","run":"audit","generation":1,"epoch":1,"source":"agent:scout-1","occurredAt":"2026-11-27T08:19:34.331Z","n":0,"level":"warning","previousLevel":"normal","action":"prepare_handoff","usageRatio":0.75,"tokens":150000,"contextLimit":200000,"tokensSource":"reported","levelFrom":0.7}', NULL);
+INSERT INTO ultramon.events OVERRIDING SYSTEM VALUE VALUES (3, '4000000732', 'scout-1/1/1/handoff_ready//0', 'handoff_ready', 'audit', 'scout-1', '2026-11-27T08:19:34.353Z', '{"eventId":"d46f30c19af325d70a4618488f5261cc","type":"handoff_ready","agentId":"scout-1","sessionId":"0149a6c6e03ea14946cdf41820c07a8f","run":"audit","generation":1,"epoch":1,"source":"agent:scout-1","occurredAt":"2026-11-27T08:19:34.353Z","n":0,"handoff":{"handoffId":"scout-1-1-1-1795767574311","agentId":"scout-1","run":"audit","predecessorId":null,"generationCount":1,"epoch":1,"reason":"threshold_warning","goal":null,"constraints":[],"completed":["a"],"interrupted":[],"remaining":["b"],"results":{},"decisions":[],"rejected":[],"openQuestions":[],"nextStep":null,"filesModified":[],"workspace":{"cwd":"/","branch":null,"head":null,"dirtyFiles":[]},"resume":null,"notes":null,"tokens":150000,"createdAt":"2026-11-27T08:19:34.353000Z"}}', NULL);
+INSERT INTO ultramon.events OVERRIDING SYSTEM VALUE VALUES (4, '4000000733', 'scout-1/1/1/agent_stopped//0', 'agent_stopped', 'audit', 'scout-1', '2026-11-27T08:19:34.356Z', '{"eventId":"d0cbdfeaa2475b2bfc4f7383c036d110","type":"agent_stopped","agentId":"scout-1","sessionId":"0149a6c6e03ea14946cdf41820c07a8f","run":"audit","generation":1,"epoch":1,"source":"agent:scout-1","occurredAt":"2026-11-27T08:19:34.356Z","n":0,"outcome":"returned"}', NULL);
+INSERT INTO ultramon.events OVERRIDING SYSTEM VALUE VALUES (5, '4000000734', 'scout-2/1/1/agent_started//0', 'agent_started', 'audit', 'scout-2', '2026-11-27T08:19:34.359Z', '{"eventId":"539e4fb6fde4178e95c38406df0b3a24","type":"agent_started","agentId":"scout-2","sessionId":"c7837b1d53404aff836c31028de8dac1","run":"audit","generation":1,"epoch":1,"source":"agent:scout-2","occurredAt":"2026-11-27T08:19:34.359Z","n":0}', NULL);
+INSERT INTO ultramon.handoff_claims VALUES ('handoff-1', 'scout-1', 'scout-2', 1795767574.3627877, NULL, 1, 'pending');
+INSERT INTO ultramon.heartbeats VALUES ('scout-1', 1, 1795767574.3114817, '4000000725', NULL);
+INSERT INTO ultramon.heartbeats VALUES ('scout-2', 1, 1795767574.3589308, '4000000734', NULL);
 INSERT INTO ultramon.machines VALUES ('m0123abcd', 'ultramon', 'attic', '', NULL, 0, 1, 2);
-INSERT INTO ultramon.messages OVERRIDING SYSTEM VALUE VALUES (1, 'scout-1', NULL, NULL, 0, '', '{}', 'ultramon cancelled context_monitor', 4, 0, NULL, NULL, 1795765341.4832923, 1795765341.4832923, 9000000000, NULL);
-INSERT INTO ultramon.messages OVERRIDING SYSTEM VALUE VALUES (3, 'scout-2', 'scout-1', NULL, 2, 'stored long ago', '{}', 'ultramon once 5b78b453d7c0c09bc5e255508a2f208a', 0, 0, NULL, NULL, 1795765341.5832896, 1795765341.5832896, 9000000000, NULL);
+INSERT INTO ultramon.messages OVERRIDING SYSTEM VALUE VALUES (1, 'scout-1', NULL, NULL, 0, '', '{}', 'ultramon cancelled context_monitor', 4, 0, NULL, NULL, 1795767574.3192272, 1795767574.3192272, 9000000000, NULL);
+INSERT INTO ultramon.messages OVERRIDING SYSTEM VALUE VALUES (3, 'scout-2', 'scout-1', NULL, 2, 'stored long ago', '{}', 'ultramon once 077ce702576df35f9b4f0b74aa1b8bdc', 0, 0, NULL, NULL, 1795767574.3612309, 1795767574.3612309, 9000000000, NULL);
 INSERT INTO ultramon.meta VALUES ('schema_version', '4');
-INSERT INTO ultramon.reading_days VALUES ('2026-11-27', 'scout-1', '', NULL, 'sdk', 1, 150000, NULL, NULL, NULL, NULL, NULL, 1, 0);
-INSERT INTO ultramon.reading_days VALUES ('2027-01-15', 'm0123abcd-1f', 'gpt-5', 'm0123abcd', 'codex', 1, 1000, NULL, NULL, NULL, 50, 0.25, 0, 0);
-INSERT INTO ultramon.readings VALUES (1795765341.4966075, 'scout-1', NULL, 'sdk', NULL, 1, 'warning', 150000, 200000, NULL, NULL, NULL, NULL, NULL);
+INSERT INTO ultramon.reading_days VALUES ('2026-11-27', 'scout-1', '', NULL, 'sdk', true, 1, 150000, NULL, NULL, NULL, NULL, NULL, 1, 0);
+INSERT INTO ultramon.reading_days VALUES ('2027-01-15', 'm0123abcd-1f', 'gpt-5', 'm0123abcd', 'codex', NULL, 1, 1000, NULL, NULL, NULL, 50, 0.25, 0, 0);
+INSERT INTO ultramon.readings VALUES (1795767574.3306015, 'scout-1', NULL, 'sdk', NULL, 1, 'warning', 150000, 200000, NULL, NULL, NULL, NULL, NULL);
 INSERT INTO ultramon.readings VALUES (1800000000, 'm0123abcd-1f', 'm0123abcd', 'codex', 'gpt-5', 1, 'normal', 1000, 200000, NULL, NULL, NULL, 50, 0.25);
-INSERT INTO ultramon.registrations VALUES ('scout-1', 'scout-1', 'explicit', NULL, 'scout-1', 1795765341.4814475);
+INSERT INTO ultramon.registrations VALUES ('scout-1', 'scout-1', 'explicit', NULL, 'scout-1', 1795767574.3173337);
 INSERT INTO ultramon.requests VALUES ('scout-2', '{"deadline":1.0,"generation":1}');
 SELECT pg_catalog.setval('ultramon.corrupt_states_id_seq', 1, false);
 SELECT pg_catalog.setval('ultramon.events_id_seq', 5, true);

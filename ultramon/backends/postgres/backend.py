@@ -13,6 +13,7 @@ from psycopg import errors as pg
 
 from ultramon.backends.base import Save
 from ultramon.backends.local.event_rows import EVENT_COLUMNS, event_row, keyed
+from ultramon.backends.machines import Machine
 from ultramon.backends.postgres.connection.address import parse_address
 from ultramon.backends.postgres.connection.database import (
     LONG_SILENCE_SECONDS,
@@ -23,6 +24,7 @@ from ultramon.backends.postgres.connection.database import (
 from ultramon.backends.postgres.outbox.outbox import Outbox
 from ultramon.backends.postgres.schema import functions
 from ultramon.backends.postgres.schema.functions import as_rows
+from ultramon.backends.postgres.schema.text_columns import from_column
 from ultramon.backends.postgres.store.batches import Batches
 from ultramon.backends.postgres.store.claims import Claims
 from ultramon.backends.postgres.store.credentials import PostgresCredentials
@@ -32,6 +34,7 @@ from ultramon.backends.postgres.store.mirror import Mirror
 from ultramon.backends.postgres.store.outbox_delivery import OutboxDelivery, is_unstarted
 from ultramon.backends.postgres.store.overview import PostgresOverview
 from ultramon.backends.postgres.store.queue import PostgresQueue
+from ultramon.backends.postgres.store.reading_sums import ReadingSums
 from ultramon.backends.postgres.store.registry import PostgresRegistry
 from ultramon.backends.postgres.store.states import States
 from ultramon.backends.toolkit import is_over, refuse_living
@@ -91,6 +94,7 @@ class PostgresBackend:
         self.registry = PostgresRegistry(self.database, self.messages, states)
         self.claims = claims = Claims(self.database, log, self.registry)
         self.credentials = PostgresCredentials(self.database)
+        self.reading_sums = ReadingSums(self.database)
         self.batches = Batches(self.database, states, self.messages)
         self.outbox = Outbox(self.url, state_directory)
         delivery = OutboxDelivery(
@@ -121,6 +125,28 @@ class PostgresBackend:
     def mirror(self, machine_id: str) -> Mirror:
         """Return the writer of a machine's rows, see `Mirror`."""
         return Mirror(self.database, self.states, machine_id)
+
+    def machines(self) -> list[Machine]:
+        """Return the machines that mirror their agents here, by id.
+
+        Raises:
+            StateError: The database does not answer, or this user may not read it.
+        """
+        rows = self.database.select(
+            "SELECT machine_id, name, sent_fields, retention_seconds, last_seen"
+            " FROM ultramon.machines ORDER BY machine_id"
+        )
+        from_server = self.database.from_server
+        return [
+            Machine(
+                one,
+                from_column(name),
+                tuple(sent.split(",")) if sent else (),
+                kept,
+                from_server(at),
+            )
+            for one, name, sent, kept, at in rows
+        ]
 
     def after_fork(self) -> None:
         """Leave threads, locks and connections to the parent in a forked copy."""

@@ -15,6 +15,7 @@ from ultramon.cli.output import plural, print_json, say, say_by_reason
 from ultramon.cli.selection import json_option
 
 if TYPE_CHECKING:
+    from ultramon.backends.postgres.backend import PostgresBackend
     from ultramon.recordings.daily_sums import DailySums
     from ultramon.recordings.index import Summarized, TranscriptIndex, Unreadable
     from ultramon.recordings.survey_models import Survey
@@ -22,6 +23,9 @@ if TYPE_CHECKING:
     from ultramon.state.plan_limits import AccountPlan
 
 _DAYS = 30
+_PERIODS = ("day", "week", "month")
+_GROUPS = ("machine", "host", "model")
+"""Of a database, beside its days."""
 _HOUR_SECONDS = 3_600
 _PATIENCE_FILES = 25
 """After so many files a line says why nothing happens."""
@@ -51,9 +55,11 @@ _PATIENCE_FILES = 25
 )
 @click.option(
     "--by",
-    type=click.Choice(["day", "week", "month"]),
-    help="List what each day, week or month cost, of transcripts that are gone too.",
+    type=click.Choice([*_PERIODS, *_GROUPS]),
+    help="List what each day, week or month cost, of transcripts that are gone too; of a database "
+    "only each day, machine, host or model.",
 )
+@click.option("--machine", metavar="NAME", help="Of a database only what this machine sent.")
 @click.option("--anonymous", is_flag=True, help="Number projects and files instead of naming them.")
 @json_option
 def command(
@@ -63,6 +69,7 @@ def command(
     html_file: str | None,
     prices_file: str | None,
     by: str | None,
+    machine: str | None,
     anonymous: bool,
     json: bool,
 ) -> None:
@@ -76,7 +83,25 @@ def command(
     Costs are list prices times the tokens that the provider counted, not your bill. Nothing leaves
     the machine. What was read is kept in the user's cache directory, so that the next report is
     quick, and what each day cost in tokens in the state directory, for ever.
+
+    Where ULTRAMON_BACKEND is a PostgreSQL database, the report without PATHs is about all agents
+    whose readings are stored there, by machine, host, model and day.
     """
+    is_local_only = html_file or prices_file or anonymous
+    store = None if paths else _database()
+    if store is not None:
+        if is_local_only or by in ("week", "month"):
+            raise click.UsageError(
+                "the report about a database takes --days, --by, --machine and --json; name PATHs "
+                "for one about transcripts"
+            )
+        from ultramon.cli.team_report import report_team
+
+        days = _DAYS if days is None else days
+        report_team(store, now=time.time(), days=days, by=by, machine=machine, as_json=json)
+        return
+    if machine is not None or by in _GROUPS:
+        raise click.UsageError("machines are told apart in a database only: set ULTRAMON_BACKEND")
     if by is not None:
         if html_file is not None:
             raise click.UsageError("--by writes no page: it goes with the screen and --json")
@@ -110,6 +135,17 @@ def command(
 
         print_report(found, budgets, plans)
     _say_what_is_missing(found, paths)
+
+
+def _database() -> PostgresBackend | None:
+    """Return the database of ``ULTRAMON_BACKEND``; None where that names none."""
+    if not os.environ.get("ULTRAMON_BACKEND", "").startswith(("postgresql:", "postgres:")):
+        return None
+    from ultramon.backends.opening import open_backend
+    from ultramon.backends.postgres.backend import PostgresBackend
+
+    backend = open_backend()
+    return backend if isinstance(backend, PostgresBackend) else None
 
 
 def _plans() -> list[AccountPlan]:

@@ -48,6 +48,7 @@ def row_of(record: StateRecord, document: bytes, skew_seconds: float) -> dict[st
         "shown_id": None if shown_id == record.agent_id else shown_id,
         "host": to_column(record.host),
         "model": to_column(record.model),
+        "has_parent": record.parent_id is not None,
         "epoch": record.epoch,
         "level": to_column(record.threshold_status),
         **_reading(record, skew_seconds),

@@ -191,6 +191,7 @@ MIGRATIONS = (
         ADD COLUMN machine_id text COLLATE "C",
         ADD COLUMN host text,
         ADD COLUMN model text,
+        ADD COLUMN has_parent boolean,
         ADD COLUMN epoch bigint,
         ADD COLUMN level text,
         ADD COLUMN measured_at double precision,
@@ -229,6 +230,7 @@ MIGRATIONS = (
         model text NOT NULL,
         machine_id text COLLATE "C",
         host text,
+        has_parent boolean,
         readings bigint NOT NULL DEFAULT 0,
         peak_tokens bigint,
         input_tokens bigint,
@@ -242,13 +244,14 @@ MIGRATIONS = (
     ) WITH (fillfactor = 70);
     CREATE FUNCTION ultramon.sum_readings() RETURNS trigger LANGUAGE plpgsql SECURITY DEFINER
         SET search_path = pg_catalog, pg_temp AS $$ BEGIN
-        INSERT INTO ultramon.reading_days AS d (day, agent_id, model, machine_id, host, readings,
-            peak_tokens, input_tokens, cache_read_tokens, cache_write_tokens, output_tokens,
-            cost_usd)
-        SELECT (to_timestamp(at) AT TIME ZONE 'UTC')::date, agent_id, coalesce(model, ''),
-            max(machine_id), max(host), count(*), max(used_tokens), sum(input_tokens),
-            sum(cache_read_tokens), sum(cache_write_tokens), sum(output_tokens), sum(cost_usd)
-        FROM added GROUP BY 1, 2, 3
+        INSERT INTO ultramon.reading_days AS d (day, agent_id, model, machine_id, host, has_parent,
+            readings, peak_tokens, input_tokens, cache_read_tokens, cache_write_tokens,
+            output_tokens, cost_usd)
+        SELECT (to_timestamp(r.at) AT TIME ZONE 'UTC')::date, r.agent_id, coalesce(r.model, ''),
+            max(r.machine_id), max(r.host), bool_or(a.has_parent), count(*), max(r.used_tokens),
+            sum(r.input_tokens), sum(r.cache_read_tokens), sum(r.cache_write_tokens),
+            sum(r.output_tokens), sum(r.cost_usd)
+        FROM added r LEFT JOIN ultramon.agents a USING (agent_id) GROUP BY 1, 2, 3
         ON CONFLICT (day, agent_id, model) DO UPDATE SET
             readings = d.readings + excluded.readings,
             peak_tokens = greatest(d.peak_tokens, excluded.peak_tokens),
@@ -268,17 +271,17 @@ MIGRATIONS = (
         FOR EACH STATEMENT EXECUTE FUNCTION ultramon.sum_readings();
     CREATE FUNCTION ultramon.sum_events() RETURNS trigger LANGUAGE plpgsql SECURITY DEFINER
         SET search_path = pg_catalog, pg_temp AS $$ BEGIN
-        INSERT INTO ultramon.reading_days AS d (day, agent_id, model, machine_id, host, crossings,
-            compactions)
+        INSERT INTO ultramon.reading_days AS d (day, agent_id, model, machine_id, host, has_parent,
+            crossings, compactions)
         SELECT left(e.occurred_at, 10)::date, e.agent_id, coalesce(a.model, ''), a.machine_id,
-            a.host, count(*) FILTER (WHERE e.type = 'context_threshold_reached'),
+            a.host, a.has_parent, count(*) FILTER (WHERE e.type = 'context_threshold_reached'),
             count(*) FILTER (WHERE e.type = 'context_epoch_started')
         FROM added e JOIN ultramon.agents a USING (agent_id)
         -- Texts have their quotes escaped: what is found is the member of the event. To parse it
         -- would refuse what PostgreSQL cannot decode.
         WHERE e.type = 'context_threshold_reached' OR e.type = 'context_epoch_started' AND
             (e.payload LIKE '%"reason":"compaction"%' OR e.payload LIKE '%"reason":"fall"%')
-        GROUP BY 1, 2, 3, 4, 5
+        GROUP BY 1, 2, 3, 4, 5, 6
         ON CONFLICT (day, agent_id, model) DO UPDATE SET
             crossings = d.crossings + excluded.crossings,
             compactions = d.compactions + excluded.compactions;
