@@ -47,7 +47,7 @@ def load_row(name: str, load: Load) -> str:
 def loads(store: Store, agents: int, seconds: int) -> str:
     """Put the load on, with the saves of a second as one step, and one by one."""
     together = run_load(store, agents, seconds, ALL)
-    store.sync_mark()
+    store.settle()
     alone = run_load(store, agents, seconds, 1)
     assert together.refused == alone.refused == 0
     head = (
@@ -151,12 +151,12 @@ def main() -> None:
             store.fill(sample, given.agents)
             print("### The load of a large fleet\n")
             print(loads(store, given.agents, given.seconds), flush=True)
-            store.sync_mark()
+            store.settle()
             print("\n### Single steps\n")
             print(steps(store, sample, given.agents, share), flush=True)
             print("\n### From one process to another\n")
             print(delivery(store), flush=True)
-            store.sync_mark()
+            store.settle()
             print("\n### A poll of many agents\n")
             print(poll_table(store, sample, given.agents), flush=True)
         print("\n### Many small processes\n")

@@ -119,11 +119,11 @@ class Store:
         """Log changes alone, which no real server should; how many pages are new to it varies."""
         self.ask("ALTER SYSTEM SET full_page_writes = off")
         self.ask("SELECT pg_reload_conf()")
-        self.sync_mark()
+        self.settle()
         yield
         self.ask("ALTER SYSTEM RESET full_page_writes")
         self.ask("SELECT pg_reload_conf()")
-        self.sync_mark()
+        self.settle()
 
     def cost(self) -> Cost:
         """Return what was spent so far, by processes that have ended as well."""
@@ -177,7 +177,7 @@ class Store:
                 for number in range(agents):
                     boss = boss_of(number)
                     rows.write_row((agent(number), boss, "explicit", None, boss, now))
-        self.sync_mark()
+        self.settle()
 
     def settle(self) -> None:
         """Let the server finish what it would do anyway some time."""
