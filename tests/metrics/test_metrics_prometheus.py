@@ -95,6 +95,8 @@ def look_at(api):
         shown = set(client.get(f"{api}/label/__name__/values").json()["data"])
         # Nothing waits, and two turns are needed for a forecast.
         absent = {"ultramon_notices_waiting", "ultramon_notices_oldest_age_seconds"}
+        # Files are those of one machine.
+        absent |= {"ultramon_agent_machine", "ultramon_machine_age_seconds"}
         assert {metric.shown_name for metric in METRICS} - absent <= shown
         [full] = ask('ultramon_turns_to_level{level="critical"} == 0')
         assert dict(full)["agent_id"] == "full"

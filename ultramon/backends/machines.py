@@ -10,11 +10,16 @@ from collections import Counter
 from typing import TYPE_CHECKING, NamedTuple
 
 from ultramon.errors import ConfigurationError
+from ultramon.system.clock import SYSTEM_CLOCK
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
 
+    from ultramon.state.observed import ObservedAgent
+
 _MOST_NAMED = 5
+_FRESH_SECONDS = 10.0
+"""Machines come and get names seldom: so long one question serves all looks."""
 
 
 class Machine(NamedTuple):
@@ -75,3 +80,72 @@ def find_machine(names: Mapping[str, str], wanted: str) -> str:
     raise ConfigurationError(
         "machine", wanted, f"one of {shown}" if shown else "left out, as there are none"
     )
+
+
+class MachineNames:
+    """The machines of a store, and the agents of one of them.
+
+    Args:
+        backend: The store.
+        wanted: Only agents of this machine: its name, its id or the beginning of that, or the host
+            name of a machine whose agents store here themselves; None = of all machines.
+    """
+
+    def __init__(self, backend: object, wanted: str | None = None) -> None:
+        self._backend = backend
+        self._wanted = wanted
+        self._is_known = False
+        self._machines: list[Machine] = []
+        self._fresh_until = float("-inf")
+
+    def machines(self) -> list[Machine]:
+        """Return the machines that mirror their agents, as of the last seconds.
+
+        Raises:
+            StateError: The store does not answer.
+        """
+        now = SYSTEM_CLOCK.monotonic()
+        if now >= self._fresh_until:
+            self._machines = machines_of(self._backend)
+            self._fresh_until = now + _FRESH_SECONDS
+        return self._machines
+
+    def names(self) -> dict[str, str] | None:
+        """Return what people see of each machine, by its id; None for a store of one machine.
+
+        Raises:
+            StateError: The store does not answer.
+        """
+        if getattr(self._backend, "machines", None) is None:
+            return None
+        return machine_names(self.machines())
+
+    def of_wanted(self, agents: list[ObservedAgent]) -> list[ObservedAgent]:
+        """Return the agents of the machine that is asked for; all where none is.
+
+        Raises:
+            ConfigurationError: There is no such machine, at the first look; or several are meant.
+            StateError: The store does not answer.
+        """
+        wanted = self._wanted
+        if wanted is None:
+            return agents
+        if not any(one.record.hostname == wanted for one in agents):
+            try:
+                wanted = find_machine(self.names() or {}, wanted)
+            except ConfigurationError:
+                # One that was shown may have erased its rows since.
+                if not self._is_known:
+                    raise
+        self._is_known = True
+        return [one for one in agents if one.record.hostname == wanted]
+
+
+def shown_machine(names: Mapping[str, str] | None, hostname: str) -> str:
+    """Return what people see of the machine of an agent."""
+    return (names or {}).get(hostname, hostname)
+
+
+def are_several(names: Mapping[str, str] | None, agents: Iterable[ObservedAgent]) -> bool:
+    """Return whether agents are of several machines, in a store that several can share."""
+    return names is not None and len({one.record.hostname for one in agents}) > 1

@@ -8,6 +8,7 @@ from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from ultramon.backends.current_agents import CurrentAgents
+from ultramon.backends.machines import MachineNames
 from ultramon.backends.toolkit import observe_stored
 from ultramon.cli.selection import directory_of
 from ultramon.errors import AgentNotFoundError, StateError, UltramonError
@@ -47,6 +48,7 @@ def open_agent_list(
     show_all: bool,
     is_cut: bool,
     with_news: bool = False,
+    machine: str | None = None,
 ) -> AgentList:
     """Return the list of agents that costs least.
 
@@ -56,11 +58,13 @@ def open_agent_list(
         show_all: Show ended agents too.
         is_cut: Only the most urgent agents will be asked for.
         with_news: Report the agents that reach a rung from look to look.
+        machine: Only agents of this machine, see `MachineNames`; None = of all.
     """
     overview: Overview | None = getattr(backend, "overview", None)
-    # Without a limit every state is read anyway, and a page of the database saves nothing.
-    if overview is None or not is_cut:
-        return AgentList(backend, run, show_all=show_all, with_news=with_news)
+    # Without a limit every state is read anyway, and a page of the database saves nothing. It
+    # knows machines by numbers that no name leads to.
+    if overview is None or not is_cut or machine is not None:
+        return AgentList(backend, run, show_all=show_all, with_news=with_news, machine=machine)
     return PagedAgentList(overview, backend, run, show_all=show_all, with_news=with_news)
 
 
@@ -76,16 +80,24 @@ class AgentList:
         left_out: How many less urgent agents a limit leaves out.
         verdicts: How many agents of each verdict there are, shown or left out.
         blind: Finds the blind ones among the agents that are shown.
+        machines: The machines that the agents are on.
     """
 
     def __init__(
-        self, backend: Backend, run: str | None, *, show_all: bool, with_news: bool
+        self,
+        backend: Backend,
+        run: str | None,
+        *,
+        show_all: bool,
+        with_news: bool,
+        machine: str | None = None,
     ) -> None:
         self.seen: list[ObservedAgent] = []
         self.unreadable: list[Unreadable] = []
         self.hidden = 0
         self.left_out = 0
         self.verdicts: Counter[str] = Counter()
+        self.machines = MachineNames(backend, machine)
         self._backend = backend
         self._run = run
         self._show_all = show_all
@@ -180,6 +192,7 @@ class AgentList:
         self._everyone, self.unreadable = self._current.look(whole=self._with_news)
         if self._gone.end(one.record for one in self._everyone if one.liveness.is_gone):
             self._everyone, self.unreadable = self._current.look(whole=self._with_news)
+        self._everyone = self.machines.of_wanted(self._everyone)
         present = self._everyone if self._show_all else without_ended(self._everyone)
         self.hidden = len(self._everyone) - len(present)
         self.verdicts = Counter(one.liveness.verdict for one in present)

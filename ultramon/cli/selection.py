@@ -65,6 +65,14 @@ def limit_option(default: str) -> Callable[[Callable[..., Any]], Callable[..., A
     )
 
 
+machine_option = click.option(
+    "--machine",
+    metavar="NAME",
+    help="Of a database only agents of this machine: its name, id or host name.",
+)
+"""Adds ``--machine`` to a command that shows agents."""
+
+
 def time_span(text: str) -> float:
     """Return the seconds of a time span such as ``90s``, ``12h``, ``1h30m`` or ``7d``.
 

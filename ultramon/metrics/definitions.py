@@ -101,6 +101,22 @@ TURNS_TO_LEVEL_HIGH = Metric(
     ("agent_id", "run", "level"),
     "The high end of these turns; absent where measurements bear none out.",
 )
+AGENT_MACHINE = Metric(
+    "ultramon_agent_machine",
+    "ultramon.agent.machine",
+    GAUGE,
+    "1",
+    ("agent_id", "run", "machine"),
+    "Always 1: the machine of an agent; absent where all agents are on one.",
+)
+MACHINE_AGE = Metric(
+    "ultramon_machine_age_seconds",
+    "ultramon.machine.age",
+    GAUGE,
+    "s",
+    ("machine",),
+    "Time since a machine that mirrors its agents into the database was last heard of.",
+)
 AGENTS = Metric(
     "ultramon_agents",
     "ultramon.agents",
@@ -256,6 +272,8 @@ METRICS = (
     TURNS_TO_LEVEL,
     TURNS_TO_LEVEL_LOW,
     TURNS_TO_LEVEL_HIGH,
+    AGENT_MACHINE,
+    MACHINE_AGE,
     AGENTS,
     AGENTS_NOT_SHOWN,
     CROSSINGS,
@@ -291,6 +309,7 @@ ATTRIBUTES = {
             "account",
             "limit",
             "budget",
+            "machine",
         )
     },
 }

@@ -7,10 +7,12 @@ from collections import Counter
 from functools import cache
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from ultramon.backends.machines import MachineNames, are_several, shown_machine
 from ultramon.context.gauge import is_lower_bound, known_tokens
 from ultramon.context.ladder import Ladder
 from ultramon.errors import ConfigurationError, StateError
 from ultramon.metrics.definitions import (
+    AGENT_MACHINE,
     AGENTS,
     AGENTS_NOT_SHOWN,
     BUDGET_LIMIT_TOKENS,
@@ -21,6 +23,7 @@ from ultramon.metrics.definitions import (
     CONTEXT_LIMIT,
     CONTEXT_TOKENS,
     HEARTBEAT_AGE,
+    MACHINE_AGE,
     METRICS,
     NOTICES_OLDEST_AGE,
     NOTICES_WAITING,
@@ -133,6 +136,7 @@ class MetricsSource:
         self._plans = None if state_directory is None else PlanLimits(state_directory)
         self._budgets = None if state_directory is None else BudgetReadings(state_directory)
         self._lock = threading.Lock()
+        self._machines = MachineNames(backend)
         self._counters = JournalCounters(backend, run)
         self._seen: dict[str, Any] = {}
         self._known: dict[str, _Known] = {}
@@ -182,6 +186,7 @@ class MetricsSource:
             if known.reading is not None:
                 _add_agent(samples, one, known.labels, known.reading, now)
         samples[AGENTS_NOT_SHOWN][()] = float(max(0, len(active) - self._agent_limit))
+        self._add_machines(samples, active, now)
         self._add_queue(samples, now)
         self._add_plans(samples, now)
         self._add_budgets(samples, now)
@@ -227,6 +232,18 @@ class MetricsSource:
             counts[*labels, lifecycle] += 1
         samples[AGENTS].update((labels, float(count)) for labels, count in counts.items())
         return active
+
+    def _add_machines(self, samples: Samples, active: list[ObservedAgent], now: float) -> None:
+        names = self._machines.names()
+        for one in self._machines.machines() if names else ():
+            label = plain(shown_machine(names, one.machine_id))
+            samples[MACHINE_AGE][label,] = max(0.0, now - one.last_seen)
+        if are_several(names, active):
+            for seen in active[: self._agent_limit]:
+                record = seen.record
+                labels = plain(record.agent_id), plain(record.run)
+                machine = plain(shown_machine(names, record.hostname))
+                samples[AGENT_MACHINE][*labels, machine] = 1.0
 
     def _add_queue(self, samples: Samples, now: float) -> None:
         queue = getattr(self._backend, "queue", None)

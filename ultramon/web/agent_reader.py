@@ -7,7 +7,9 @@ from collections import Counter
 from typing import TYPE_CHECKING, NamedTuple
 
 from ultramon.backends.current_agents import CurrentAgents
+from ultramon.backends.machines import MachineNames
 from ultramon.backends.toolkit import observe_stored
+from ultramon.errors import ConfigurationError
 from ultramon.hosts.blind_sessions import BlindSessions
 from ultramon.hosts.gone_sessions import GoneSessions
 from ultramon.state.agent_rows import Summary, name_of, summarize
@@ -23,7 +25,7 @@ from ultramon.system.clock import SYSTEM_CLOCK
 from ultramon.system.processes import this_machine
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Mapping
 
     from ultramon.backends.base import Backend
     from ultramon.backends.overview import Overview
@@ -70,6 +72,8 @@ class Look(NamedTuple):
     """The agents that are known, of all runs."""
     summary: Summary
     """Of the most urgent ones, see `SUMMARY_AGENTS`."""
+    machines: Mapping[str, str] | None = None
+    """What people see of each machine, by its id; None = the store is that of one machine."""
 
 
 class AgentReader:
@@ -84,6 +88,7 @@ class AgentReader:
         self._backend = backend
         self._clock = clock
         self._lock = threading.Lock()
+        self._machines = MachineNames(backend)
         self._current = CurrentAgents(backend, None, clock=clock)
         self._gone = GoneSessions(backend)
         self._blind = BlindSessions()
@@ -92,13 +97,17 @@ class AgentReader:
         self._at = 0.0
         self._next_at = 0.0
 
-    def look(self, run: str | None, limit: int, *, with_ended: bool) -> Look:
+    def look(
+        self, run: str | None, limit: int, *, with_ended: bool, machine: str | None = None
+    ) -> Look:
         """Return the most urgent agents.
 
         Args:
             run: Only agents of this run; None = of all runs.
             limit: At most so many.
             with_ended: Whether ended agents are among them; they are counted in any case.
+            machine: Only agents of this machine, see `MachineNames`; None = of all machines. None
+                are shown of a machine that is not known.
 
         Raises:
             StateError: The store refused.
@@ -106,11 +115,17 @@ class AgentReader:
         # A database sorts, counts and cuts by itself; other stores are read whole, then by what
         # changed.
         overview: Overview | None = getattr(self._backend, "overview", None)
-        if overview is not None:
-            return self._look_at_page(overview, run, limit, with_ended=with_ended)
+        names = self._machines.names()
+        if overview is not None and machine is None:
+            look = self._look_at_page(overview, run, limit, with_ended=with_ended)
+            return look._replace(machines=names)
         with self._lock:
             self._refresh()
             everyone, unreadable, at = self._everyone, self._unreadable, self._at
+        try:
+            everyone = MachineNames(self._backend, machine).of_wanted(everyone)
+        except ConfigurationError:  # a link to one that has erased its rows
+            everyone = []
         own = everyone if run is None else [one for one in everyone if one.record.run == run]
         counts = Counter(one.liveness.verdict for one in own)
         # Heads are enough to count and to sort: only what is shown is decoded and checked whole.
@@ -120,7 +135,8 @@ class AgentReader:
         left_out = max(len(present) - limit, 0)
         broken = [*unreadable, *broken]
         return Look(
-            at, shown, broken, counts, left_out, _runs(everyone), everyone, summarize(urgent, at)
+            *(at, shown, broken, counts, left_out, _runs(everyone), everyone),
+            *(summarize(urgent, at), names),
         )
 
     def _look_at_page(

@@ -102,11 +102,14 @@ class FleetView:
     run: str | None
     limit: int
     with_ended: bool
+    machine: str | None = None
     title: str = "Fleet"
 
     def draw(self, readers: Readers) -> Element:
         """List the agents, the most urgent first."""
-        look = readers.agents.look(self.run, self.limit, with_ended=self.with_ended)
+        look = readers.agents.look(
+            self.run, self.limit, with_ended=self.with_ended, machine=self.machine
+        )
         return fleet_content(
             look,
             readers.costs.of_agents(one.record for one in look.shown),
@@ -114,6 +117,7 @@ class FleetView:
             limit=self.limit,
             more=min(self.limit * 4, MAX_ROWS),
             with_ended=self.with_ended,
+            machine=self.machine,
             plans=readers.plans(),
             budgets=readers.budgets(),
         )
@@ -221,7 +225,12 @@ def view_of(path: str, query: QueryParams) -> View:
         return JobsView(_name(query, "run"))
     if path == "/events":
         return EventsView(_limit(query, 100, MAX_EVENTS))
-    return FleetView(_name(query, "run"), _limit(query, ROWS, MAX_ROWS), query.get("all") == "1")
+    return FleetView(
+        _name(query, "run"),
+        _limit(query, ROWS, MAX_ROWS),
+        query.get("all") == "1",
+        _name(query, "machine"),
+    )
 
 
 def _name(query: QueryParams, name: str) -> str | None:

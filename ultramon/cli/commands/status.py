@@ -10,7 +10,14 @@ import click
 
 from ultramon.cli.agent_list import earlier_lives, look_at, open_agent_list
 from ultramon.cli.output import json_line, print_json, print_json_list, say
-from ultramon.cli.selection import directory_of, find_agent, limit_option, open_store, store_options
+from ultramon.cli.selection import (
+    directory_of,
+    find_agent,
+    limit_option,
+    machine_option,
+    open_store,
+    store_options,
+)
 from ultramon.cli.views.agent_table import (
     print_agents,
     print_budgets,
@@ -23,6 +30,8 @@ from ultramon.state.observed import agents_json, unreadable_json
 from ultramon.state.plan_words import plan_json
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from ultramon.backends.base import Backend
 
 MAX_ROWS = 200
@@ -44,6 +53,7 @@ MAX_ROWS = 200
     "of the last day, with --all every one.",
 )
 @click.option("--run", help="Only agents of this run.  [default: all runs]")
+@machine_option
 @limit_option(f"{MAX_ROWS} on a terminal, else all")
 @store_options
 def command(
@@ -52,6 +62,7 @@ def command(
     show_all: bool,
     from_transcripts: bool,
     run: str | None,
+    machine: str | None,
     limit: int | None,
     state_dir: str | None,
     json: bool,
@@ -83,7 +94,7 @@ def command(
         else:
             print_agents(seen, unreadable, 0, backend=backend)
         return
-    agent_list = open_agent_list(backend, run, show_all=show_all, is_cut=True)
+    agent_list = open_agent_list(backend, run, show_all=show_all, is_cut=True, machine=machine)
     earlier = earlier_lives(backend, run) if run is not None and show_all else []
     if json:
         ended = (json_line(one.to_json()).encode("ascii") for one in earlier)
@@ -95,6 +106,7 @@ def command(
                 | plan_json(agent_list.plans)
                 | budgets_json(agent_list.budgets)
                 | resident_json(backend)
+                | machines_json(agent_list.machines.names())
             ),
         )
     else:
@@ -107,12 +119,19 @@ def command(
             agent_list.unreadable,
             agent_list.hidden,
             backend=backend,
+            machines=agent_list.machines.names(),
         )
         print_plans(agent_list.plans)
         print_budgets(agent_list.budgets)
     print_left_out(agent_list)
     for facts in resident_json(backend).values():
         say(f"hooks are answered by process {facts['pid']} since {facts['since']}")
+
+
+def machines_json(names: Mapping[str, str] | None) -> dict[str, Any]:
+    """Return the machines that mirror agents, as a member; none without."""
+    found = [{"machineId": one, "name": name} for one, name in (names or {}).items()]
+    return {"machines": found} if found else {}
 
 
 def resident_json(backend: Backend) -> dict[str, Any]:

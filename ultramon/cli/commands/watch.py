@@ -13,7 +13,13 @@ import click
 from ultramon.cli.agent_list import open_agent_list
 from ultramon.cli.exit_codes import CommandFailed
 from ultramon.cli.output import make_console, print_line, takes_unicode
-from ultramon.cli.selection import directory_of, limit_option, open_store, store_options
+from ultramon.cli.selection import (
+    directory_of,
+    limit_option,
+    machine_option,
+    open_store,
+    store_options,
+)
 from ultramon.cli.views.watch.table import draw_live, print_changes
 
 if TYPE_CHECKING:
@@ -47,6 +53,7 @@ if TYPE_CHECKING:
 )
 @click.option("--color", is_flag=True, help="Use colour codes of tmux in its line.")
 @click.option("--once", is_flag=True, help="Print once and end.")
+@machine_option
 @limit_option("what fits on a terminal, else all")
 @store_options
 def command(
@@ -58,6 +65,7 @@ def command(
     output_format: str | None,
     color: bool,
     once: bool,
+    machine: str | None,
     limit: int | None,
     state_dir: str | None,
     json: bool,
@@ -94,6 +102,7 @@ def command(
             show_all=True,
             is_cut=True,
             with_news=notify != "none",
+            machine=machine,
         )
         with _background_looks(backend):
             watch_with_app(
@@ -112,6 +121,7 @@ def command(
         show_all=show_all,
         is_cut=is_drawn or once or limit is not None,
         with_news=notify != "none",
+        machine=machine,
     )
     pause = None if once else interval
     with suppress(KeyboardInterrupt), ExitStack() as watching:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
+from ultramon.backends.machines import are_several, shown_machine
 from ultramon.cli.output import (
     action_style,
     age,
@@ -36,7 +37,7 @@ from ultramon.state.usage_percent import usage_words
 from ultramon.system.clock import SYSTEM_CLOCK
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+    from collections.abc import Callable, Iterable, Mapping
 
     from rich.console import Console
     from rich.table import Table
@@ -49,6 +50,7 @@ if TYPE_CHECKING:
 
 _WIDE = 100
 _MAX_PROJECT_CHARS = 12
+_MAX_MACHINE_CHARS = 16
 _GAP = 2
 _ASKED = (PERMISSION, ANSWER)
 
@@ -68,6 +70,8 @@ class Look(NamedTuple):
     """Returns what an agent cost, in at most six cells; None = not shown."""
     plan_of: Callable[[ObservedAgent], str] | None = None
     """Returns what is used of a session's plan, in at most ten cells; None = not shown."""
+    machines: Mapping[str, str] | None = None
+    """What people see of each machine, by its id; None = the store is that of one machine."""
 
 
 class Column(NamedTuple):
@@ -103,6 +107,13 @@ def _name(one: ObservedAgent, look: Look) -> tuple[str, str]:
 
 def _host(one: ObservedAgent, look: Look) -> tuple[str, str]:
     return field(one.record.host), ""
+
+
+def _machine(one: ObservedAgent, look: Look) -> tuple[str, str]:
+    name = field(shown_machine(look.machines, one.record.hostname))
+    if len(name) > _MAX_MACHINE_CHARS:
+        name = f"{name[: _MAX_MACHINE_CHARS - 1]}{'.' if look.ascii_only else '…'}"
+    return name, ""
 
 
 def _tag(one: ObservedAgent, look: Look) -> tuple[str, str]:
@@ -183,6 +194,8 @@ NAME = Column("agent", _name, {"min_width": 8})
 LEVEL = Column("level", _level, _WHOLE)
 HOST = Column("host", _host, _WHOLE, 8, 11, 116)
 """Where all agents have the same one it says nothing."""
+MACHINE = Column("machine", _machine, _WHOLE, 4, _MAX_MACHINE_CHARS, 100)
+"""Only of a store that several machines share, where agents of several are shown."""
 TREND = Column("trend", _trend, _WHOLE, 3, 12, 104)
 """The only one that needs more than the state: the last readings of an agent."""
 _BAR = Column("", _bar, _WHOLE, 6, 8, 76)
@@ -201,11 +214,11 @@ _IDLE = Column("age", _idle, _RIGHT, 0, 4, 52)
 ID = Column("id", _tag, _WHOLE, 1, MAX_TAG_CHARS, 68)
 NUMBERS = (_BAR, _USAGE, _TOKENS, _RUNWAY, _TASKS)
 _OF_A_TABLE = (
-    NAME, HOST, LEVEL, _BAR, _USAGE, TREND, _TOKENS, _RUNWAY, _TASKS, _HEARTBEAT, _DOING, _STATE,
-    ID,
+    NAME, MACHINE, HOST, LEVEL, _BAR, _USAGE, TREND, _TOKENS, _RUNWAY, _TASKS, _HEARTBEAT, _DOING,
+    _STATE, ID,
 )  # fmt: skip
 OF_THE_APPLICATION = (
-    HOST, _USAGE, _BAR, TREND, _RUNWAY, COST, PLAN, _TASKS, _DOING, _STATE, _IDLE, ID,
+    MACHINE, HOST, _USAGE, _BAR, TREND, _RUNWAY, COST, PLAN, _TASKS, _DOING, _STATE, _IDLE, ID,
 )  # fmt: skip
 """The columns behind the names in `ultramon watch`."""
 
@@ -216,6 +229,7 @@ def status_table(
     *,
     backend: Backend | None = None,
     with_heartbeats: bool = False,
+    machines: Mapping[str, str] | None = None,
 ) -> Table:
     """Draw agents as a table with as many columns as the console has room for.
 
@@ -224,6 +238,7 @@ def status_table(
         console: Where the table goes.
         backend: Has the histories of which trends are drawn; None = draw none.
         with_heartbeats: Show how long ago each agent beat.
+        machines: As in `Look`.
     """
     is_wide, ascii_only = console.width >= _WIDE, console.options.ascii_only
 
@@ -239,8 +254,11 @@ def status_table(
     left_out = [] if with_heartbeats else [_HEARTBEAT]
     if len({one.record.host for one in seen}) < 2:
         left_out.append(HOST)
+    if not are_several(machines, seen):
+        left_out.append(MACHINE)
     columns = [column for column in _OF_A_TABLE if column not in left_out]
-    return draw_table(seen, columns, Look(is_wide, ascii_only, trend_of), width=console.width)
+    look = Look(is_wide, ascii_only, trend_of, machines=machines)
+    return draw_table(seen, columns, look, width=console.width)
 
 
 def draw_table(
@@ -338,6 +356,7 @@ def print_agents(
     *,
     backend: Backend | None = None,
     with_heartbeats: bool = False,
+    machines: Mapping[str, str] | None = None,
 ) -> None:
     """Print agents as a table, and on stderr what the table leaves out.
 
@@ -347,11 +366,14 @@ def print_agents(
         hidden: How many ended agents are left out.
         backend: Has the histories of which trends are drawn; None = draw none.
         with_heartbeats: Show how long ago each agent beat.
+        machines: As in `Look`.
     """
     if seen:
         console = make_console()
         histories = backend if len(seen) <= _MOST_TRENDS else None
-        table = status_table(seen, console, backend=histories, with_heartbeats=with_heartbeats)
+        table = status_table(
+            seen, console, backend=histories, with_heartbeats=with_heartbeats, machines=machines
+        )
         console.print(table)
     for problem in unreadable:
         say(f"Warning: {problem.agent_id} cannot be read: {problem.reason}")

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
+from ultramon.backends.machines import are_several, shown_machine
 from ultramon.context.gauge import is_lower_bound, known_tokens
 from ultramon.context.ladder import FORCE_RETURN, PREPARE_HANDOFF, Ladder
 from ultramon.context.level_words import brief_level_words
@@ -30,8 +31,10 @@ if TYPE_CHECKING:
     from ultramon.web.agent_reader import Look
 
 _MOST_UNREADABLE = 10
+_MOST_MACHINES = 100
 _MOST_DEPTH = 4
 _COLUMNS = ("agent", "level", "usage", "", "tokens", "runway", "cost", "tasks", "doing", "state")
+_MACHINE = "machine"
 LIST_PRICE = "So far, by the transcripts on this machine; list price, not your bill."
 _MAY_BE_EMPTY = ("runway", "cost", "tasks", "doing")
 _LEVEL_CLASSES = {"warning": "level-warning", "critical": "level-critical"}
@@ -85,6 +88,7 @@ def fleet_content(
     limit: int,
     more: int,
     with_ended: bool,
+    machine: str | None = None,
     plans: Sequence[AccountPlan] = (),
     budgets: Sequence[BudgetReading] = (),
 ) -> Element:
@@ -97,16 +101,21 @@ def fleet_content(
         limit: How many may be shown.
         more: How many the link to more asks for.
         with_ended: Whether ended agents are among them.
+        machine: The machine they are on; None = all.
         plans: The accounts whose limits are known.
         budgets: What the user's budgets amount to.
     """
-    chosen = {"run": run, "all": 1 if with_ended else None}
-    groups = [_group(group, costs, is_all=not look.left_out) for group in arrange(look.shown)]
+    chosen = {"run": run, "machine": machine, "all": 1 if with_ended else None}
+    # A column for them where agents of several are shown.
+    machines = look.machines if are_several(look.machines, look.shown) else None
+    columns = _COLUMNS if machines is None else (_COLUMNS[0], _MACHINE, *_COLUMNS[1:])
+    drawing = _Drawing(costs, machines, len(columns))
+    groups = [_group(group, drawing, is_all=not look.left_out) for group in arrange(look.shown)]
     head = element(
         "tr",
         *(
             element("th", name, scope="col", class_=name if name in _MAY_BE_EMPTY else None)
-            for name in _COLUMNS
+            for name in columns
         ),
     )
     table = element(
@@ -128,7 +137,8 @@ def fleet_content(
         element("h1", str(look.summary) or "No agents at work", id="summary"),
         *(_plan(account, look.at) for account in plans),
         *(_budget(one, look.at) for one in budgets),
-        _choices(look, run, with_ended=with_ended),
+        _choices(look, run, machine, with_ended=with_ended),
+        _machine_choices(look, run, machine, with_ended=with_ended),
         table if look.shown else element("p", empty, class_="dim"),
         left_out,
         *_unreadable(look),
@@ -179,33 +189,58 @@ def _table_class(look: Look, costs: Mapping[str, Cost]) -> str:
     )
 
 
-def _choices(look: Look, run: str | None, *, with_ended: bool) -> Element:
+def _choices(look: Look, run: str | None, machine: str | None, *, with_ended: bool) -> Element:
     ended, flag = look.counts[ENDED], 1 if with_ended else None
-    links = [_choice("All runs", url("/", {"all": flag}), is_chosen=run is None)]
+    all_runs = url("/", {"machine": machine, "all": flag})
+    links = [_choice("All runs", all_runs, is_chosen=run is None)]
     for name in look.runs[:_MOST_UNREADABLE]:
-        link = url("/", {"run": name, "all": flag})
+        link = url("/", {"run": name, "machine": machine, "all": flag})
         links.append(_choice(field(name), link, is_chosen=name == run))
     if ended:
         words = f"{'Hide' if with_ended else 'Show'} {plural(ended, 'ended agent')}"
-        link = url("/", {"run": run, "all": None if with_ended else 1})
+        link = url("/", {"run": run, "machine": machine, "all": None if with_ended else 1})
         links.append(element("a", words, href=link, class_="ended"))
     return element("nav", *links, class_="choices", aria_label="Which agents")
+
+
+def _machine_choices(
+    look: Look, run: str | None, machine: str | None, *, with_ended: bool
+) -> Element | None:
+    """Return links to the agents of each machine; none where there is one at most."""
+    names = sorted((look.machines or {}).items(), key=lambda item: item[1])
+    if len(names) < 2 and machine is None:
+        return None
+    chosen = {"run": run, "all": 1 if with_ended else None}
+    links = [_choice("All machines", url("/", chosen), is_chosen=machine is None)]
+    for machine_id, name in names[:_MOST_MACHINES]:
+        link = url("/", {**chosen, "machine": machine_id})
+        links.append(_choice(field(name), link, is_chosen=machine in (machine_id, name)))
+    return element("nav", *links, class_="choices machines", aria_label="Which machine")
 
 
 def _choice(name: str, link: str, *, is_chosen: bool) -> Element:
     return element("a", name, href=link, aria_current="true" if is_chosen else None)
 
 
-def _group(group: RowGroup, costs: Mapping[str, Cost], *, is_all: bool) -> Element:
+class _Drawing(NamedTuple):
+    """What the rows of the table need beside the agents."""
+
+    costs: Mapping[str, Cost]
+    machines: Mapping[str, str] | None
+    """None = there is no column of machines."""
+    columns: int
+
+
+def _group(group: RowGroup, drawing: _Drawing, *, is_all: bool) -> Element:
     job = element("a", field(group.run), href=job_url(group.run))
     project = f" · {field(group.project)}" if group.project else None
     # What is not shown may be of any run.
-    together = cost_of_agents(_contexts_below(group.rows), costs, is_all=is_all)
+    together = cost_of_agents(_contexts_below(group.rows), drawing.costs, is_all=is_all)
     cost = None
     if together is not None and together.known_usd is not None:
         cost = element("span", f" · {together.words}", title=LIST_PRICE)
-    title = element("th", "run ", job, project, cost, colspan=len(_COLUMNS), scope="rowgroup")
-    rows = [line for row in group.rows for line in _lines(row, 0, costs)]
+    title = element("th", "run ", job, project, cost, colspan=drawing.columns, scope="rowgroup")
+    rows = [line for row in group.rows for line in _lines(row, 0, drawing)]
     return element("tbody", element("tr", title, class_="group"), *rows)
 
 
@@ -215,14 +250,19 @@ def _contexts_below(rows: Iterable[AgentRow]) -> Iterator[ObservedAgent]:
         yield from _contexts_below(row.children)
 
 
-def _lines(row: AgentRow, depth: int, costs: Mapping[str, Cost]) -> Iterator[Element]:
-    yield _line(row, depth, cost_of_agents(row.contexts, costs))
+def _lines(row: AgentRow, depth: int, drawing: _Drawing) -> Iterator[Element]:
+    yield _line(row, depth, drawing)
     for child in row.children:
-        yield from _lines(child, depth + 1, costs)
+        yield from _lines(child, depth + 1, drawing)
 
 
-def _line(row: AgentRow, depth: int, cost: Cost | None) -> Element:
+def _line(row: AgentRow, depth: int, drawing: _Drawing) -> Element:
     one, record = row.seen, row.seen.record
+    cost = cost_of_agents(row.contexts, drawing.costs)
+    machine = None
+    if drawing.machines is not None:
+        name = field(shown_machine(drawing.machines, record.hostname))
+        machine = element("td", name, class_=_MACHINE)
     title = row.name.title or row.name.project or row.name.tag
     tag = row.name.tag if row.name.tag != title else ""
     earlier = None
@@ -232,7 +272,7 @@ def _line(row: AgentRow, depth: int, cost: Cost | None) -> Element:
             before_id = before.record.agent_id
             links += [" ← ", element("a", field(before_id), href=agent_url(before_id))]
         earlier = element("small", *links, class_="dim earlier")
-    name = element(
+    agent = element(
         "th",
         element("a", field(title), href=agent_url(record.agent_id)),
         element("small", f" {field(tag)}", class_="dim") if tag else None,
@@ -245,7 +285,8 @@ def _line(row: AgentRow, depth: int, cost: Cost | None) -> Element:
     of = f" of {tokens(record.context_limit)}"
     return element(
         "tr",
-        name,
+        agent,
+        machine,
         element("td", element("span", level, class_="level"), class_="level-cell"),
         number_cell(usage_words(record), record.usage_ratio, class_="number usage"),
         element("td", usage_bar(one), class_="bar-cell"),

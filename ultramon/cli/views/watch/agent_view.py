@@ -17,6 +17,8 @@ from ultramon.cli.views.watch.lines import Look, draw_line
 from ultramon.prices.cost import cost_of_agents, short_cost
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from ultramon.cli.views.watch.lines import Line
     from ultramon.prices.cost import Cost
     from ultramon.state.agent_rows import AgentRow
@@ -37,6 +39,7 @@ class AgentView(ScrollView, can_focus=True, inherit_bindings=False):
         self.costs: dict[str, Cost] = {}
         self.is_all = True
         self.plans: dict[str, str] = {}
+        self.machines: Mapping[str, str] | None = None
         self.now = 0.0
         self._at = 0
         self._is_at_top = True
@@ -58,7 +61,7 @@ class AgentView(ScrollView, can_focus=True, inherit_bindings=False):
         """Show other lines; a cursor that was moved stays on its agent, and on the screen."""
         chosen, at = self.chosen, 0 if self._is_at_top else self._at
         self.lines, self.now = lines, now
-        look = Look(self.size.width or 80, self.look.ascii_only)
+        look = Look(self.size.width or 80, self.look.ascii_only, machines=self.machines)
         self.look = look.fitted(
             lines,
             now,

@@ -209,7 +209,7 @@ class WatchApp(App[int]):
         found, view = self._found, self.view
         wanted = self._filter.value
         if found is not None:
-            view.is_all = found.is_all
+            view.is_all, view.machines = found.is_all, found.machines
             view.show(list_lines(found.groups, wanted=wanted, sort=self._sort), found.at)
         self._write("#summary", self._summary())
         self._write("#head", draw_head(view.look) if view.lines else self._nothing())

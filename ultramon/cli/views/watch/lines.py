@@ -7,12 +7,14 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from rich.cells import cell_len, set_cell_size
 
+from ultramon.backends.machines import are_several
 from ultramon.cli.output import field
 from ultramon.cli.views import agent_table
 from ultramon.cli.views.agent_table import (
     COST,
     HOST,
     ID,
+    MACHINE,
     OF_THE_APPLICATION,
     PLAN,
     TREND,
@@ -21,7 +23,7 @@ from ultramon.cli.views.agent_table import (
 from ultramon.state.liveness import ENDED
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Sequence
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
 
     from ultramon.cli.views.agent_table import Column
     from ultramon.state.agent_rows import AgentRow, RowGroup
@@ -51,11 +53,13 @@ class Look:
         width: Cells of the terminal.
         ascii_only: Draw with ASCII characters.
         columns: What there is room for and what is not empty everywhere.
+        machines: As in `ultramon.cli.views.agent_table.Look`.
     """
 
     width: int
     ascii_only: bool
     columns: tuple[Column, ...] = OF_THE_APPLICATION
+    machines: Mapping[str, str] | None = None
 
     @property
     def name_cells(self) -> int:
@@ -75,6 +79,7 @@ class Look:
             is_brief=True,
             cost_of=lambda _: cost,
             plan_of=lambda _: plan,
+            machines=self.machines,
         )
 
     def fitted(
@@ -101,9 +106,11 @@ class Look:
                 fills = with_costs
             elif column is PLAN:
                 fills = with_plans
+            elif column is MACHINE:
+                fills = are_several(self.machines, (row.seen for row in rows))
             elif column is HOST:
                 fills = len({row.seen.record.host for row in rows}) > 1
-            if fills or (not rows and column not in (COST, PLAN)):
+            if fills or (not rows and column not in (COST, PLAN, MACHINE)):
                 columns.append(column._replace(cells=cells))
         return replace(self, columns=tuple(columns))
 

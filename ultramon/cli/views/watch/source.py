@@ -48,6 +48,8 @@ class Found(NamedTuple):
     """The accounts whose limits are known."""
     budgets: list[BudgetReading]
     """What the user's budgets amount to."""
+    machines: dict[str, str] | None
+    """What people see of each machine, by its id; None = the store is that of one machine."""
 
 
 class Source:
@@ -117,6 +119,7 @@ class Source:
             now,
             self._agent_list.plans,
             self._agent_list.budgets,
+            self._agent_list.machines.names(),
         )
 
     def trends(self, rows: Iterable[AgentRow], width: int, *, ascii_only: bool) -> dict[str, str]:

@@ -80,7 +80,13 @@ def print_changes(
             else:
                 if interval is not None:
                     click.echo(f"--- {moment(time.time())}")
-                print_agents(seen, unreadable, agent_list.hidden, with_heartbeats=True)
+                print_agents(
+                    seen,
+                    unreadable,
+                    agent_list.hidden,
+                    with_heartbeats=True,
+                    machines=agent_list.machines.names(),
+                )
                 print_plans(plans)
                 print_budgets(budgets)
                 print_left_out(agent_list)
@@ -158,7 +164,12 @@ def _frame(agent_list: AgentList, console: Console) -> RenderableType:
     ]
     # The table's head, an empty line and the summary take three lines.
     room = max(console.height - len(problems) - len(plans) - 3, 1)
-    table = status_table(agent_list.seen[:room], console, with_heartbeats=True)
+    table = status_table(
+        agent_list.seen[:room],
+        console,
+        with_heartbeats=True,
+        machines=agent_list.machines.names(),
+    )
     beyond = agent_list.left_out + max(len(agent_list.seen) - room, 0)
     summary = Text(_summary(agent_list, beyond), "dim", no_wrap=True)
     rows: list[RenderableType] = [table, Text("")] if agent_list.seen else []
