@@ -43,6 +43,7 @@ STANDS_ON = {
     "pictures": "state",
     "integrations": "monitor fleet",
     "relay": "fleet recordings stored_work prices",
+    "share": "backends hosts.resident",
 }
 """What each room may import, with what that stands on. Others may import all but these:"""
 MAY_NOT_IMPORT = {
