@@ -12,6 +12,7 @@ from hashlib import blake2b
 from typing import NamedTuple
 
 from ultramon.errors import StateCorruptError
+from ultramon.state.record import MACHINE_ID_CHARS
 from ultramon.system import compact_json
 from ultramon.system.files import check_one_name, delete_file, read_private_file, replace_file
 from ultramon.system.ids import random_hex
@@ -19,9 +20,9 @@ from ultramon.system.ids import random_hex
 IDENTITY_FILE = "share-identity.json"
 SCHEMA = 1
 _SECRET_BYTES = 32
-_MACHINE_ID = re.compile("m[0-9a-f]{12}")
+_MACHINE_ID = re.compile(f"m[0-9a-f]{{{MACHINE_ID_CHARS - 1}}}")
 _SECRET = re.compile(f"[0-9a-f]{{{2 * _SECRET_BYTES}}}")
-_AGENT, _RUN, _HANDOFF, _EVENT = b"agent", b"run", b"handoff", b"event"
+_AGENT, _RUN, _EVENT = b"agent", b"run", b"event"
 
 
 class Identity(NamedTuple):
@@ -36,22 +37,17 @@ class Identity(NamedTuple):
     secret: bytes
 
     def agent_id(self, own: str) -> str:
-        """Return the id of an agent: 12 digits, a hyphen, the machine.
+        """Return the id of an agent: the machine, a hyphen, 12 digits.
 
-        What follows the first dot of an id, as in a subagent's, is behind a dot here too. The
-        digits come first: people are shown the beginning of an id.
+        What follows the first dot of an id, as in a subagent's, is behind a dot here too.
         """
         root, dot, _ = own.partition(".")
-        opaque = f"{self._digits(_AGENT, root, 6)}-{self.machine_id}"
+        opaque = f"{self.machine_id}-{self._digits(_AGENT, root, 6)}"
         return f"{opaque}.{self._digits(_AGENT, own, 6)}" if dot else opaque
 
     def run(self, own: str) -> str:
         """Return the id of a run."""
-        return f"{self._digits(_RUN, own, 4)}-{self.machine_id}"
-
-    def handoff_id(self, own: str) -> str:
-        """Return the id of a handoff."""
-        return self._digits(_HANDOFF, own, 16)
+        return f"{self.machine_id}-{self._digits(_RUN, own, 4)}"
 
     def event_id(self, own: str) -> str:
         """Return the id of an event, or what stands for its key."""
@@ -65,7 +61,7 @@ class Identity(NamedTuple):
 
 def new_identity() -> Identity:
     """Return an identity that no machine has; it is not stored."""
-    return Identity(f"m{random_hex(6)}", os.urandom(_SECRET_BYTES))
+    return Identity(f"m{random_hex(MACHINE_ID_CHARS // 2)}", os.urandom(_SECRET_BYTES))
 
 
 def identity_path(directory: str) -> str:

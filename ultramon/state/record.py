@@ -414,6 +414,9 @@ PERMISSION = "permission"
 ANSWER = "answer"
 """What an agent waits for, where a person has to allow a tool or to answer a question."""
 _SHORT_ID_CHARS = 8
+MACHINE_ID_CHARS = 13
+"""Of the id of a machine that mirrors its agents, `m` and hexadecimal digits: it stands in place of
+their `hostname`, and with a hyphen before their ids."""
 
 
 def host_memory(record: StateRecord) -> dict[str, Any]:
@@ -423,8 +426,14 @@ def host_memory(record: StateRecord) -> dict[str, Any]:
 
 
 def short_id(record: StateRecord) -> str:
-    """Return an id for people: only the beginning of a host's session id, which is generated."""
+    """Return an id for people: only the beginning of a host's session id, which is generated.
+
+    Of a mirrored agent the part behind its machine, which all agents of that begin with.
+    """
     session_id, own = record.session_id, record.agent_id
+    machine = record.hostname
+    if len(machine) == MACHINE_ID_CHARS and own.startswith(f"{machine}-") and not record.boot_id:
+        session_id, own = (name[MACHINE_ID_CHARS + 1 :] for name in (session_id, own))
     if record.host == SDK_HOST or not (session_id and own.startswith(session_id)):
         return own
     return session_id[:_SHORT_ID_CHARS] + own[len(session_id) :]
