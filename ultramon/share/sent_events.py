@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from ultramon.context.ladder import ACTIONS, NONE
 from ultramon.share.allow_list import (
+    OTHER,
     PHASES,
     View,
     count,
@@ -110,7 +111,6 @@ MEMBERS_NEVER_SENT = frozenset(
     (
         "endedWith",  # the text of an error may be in it
         "exit",
-        "key",  # of what is about no agent
     )
 )
 NEVER_SENT_EVENTS = frozenset(
@@ -156,13 +156,7 @@ def redact_event(
     sent: dict[str, Any] = {"type": kind}
     for name, send in (BASE | members).items():
         sent[name] = send(event.get(name), view)
+    if sent.get("level") == OTHER:
+        # Several levels have this name: of two such events one would be taken for the other.
+        sent["key"] = f"{event_key(sent)}/{identity.event_id(event_key(dict(event)))}"
     return sent
-
-
-def opaque_key(event: Mapping[str, Any], identity: Identity) -> str:
-    """Return the key of an event in the shared database.
-
-    It is made of the key here, in which two levels that others see under one name differ.
-    """
-    agent, generation = identity.agent_id(event["agentId"]), event["generation"]
-    return f"{agent}/{generation}/{identity.event_id(event_key(dict(event)))}"

@@ -1,0 +1,273 @@
+"""What waits on this machine until the shared database has it: numbered batches of readings.
+
+States need no copy, their newest is in the state files; events wait in the journal. Of readings the
+files keep a few only, so each is stored here in the step that notes it as seen: a process killed at
+any moment neither loses one nor sees it twice.
+"""
+
+from __future__ import annotations
+
+import os
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from ultramon.backends.local.journal import TOOL_TIMEOUT_SECONDS, Journal, execute_with_retry
+from ultramon.errors import StateCorruptError
+from ultramon.system import compact_json
+from ultramon.system.files import delete_quietly
+
+if TYPE_CHECKING:
+    import sqlite3
+    from collections.abc import Mapping, Sequence
+
+    from ultramon.backends.local.connection import JournalConnection
+
+KEPT_FILE = "share.sqlite3"
+MAX_KEPT_BYTES = 64 << 20
+"""Of batches; readings of 40 busy sessions take some 40 MB a day. The oldest of more are
+dropped."""
+_CHECK_ROWS = 64
+"""The bytes of batches are counted once in so many."""
+_CURSOR, _DROPPED = "cursor", "dropped"
+
+
+class Batch(NamedTuple):
+    """Readings that were seen at one look, or none."""
+
+    position: int
+    rows: list[list[Any]]
+    """The fields of a `Reading` of `ultramon.backends.postgres.store.mirror`, in their order."""
+
+
+class Waiting(NamedTuple):
+    """What waits here."""
+
+    batches: int
+    readings: int
+    oldest_at: float | None
+    """When the oldest one was kept, epoch seconds."""
+    dropped: int
+    """Readings that were dropped because there was no room."""
+
+
+class _File(Journal):
+    """A SQLite file like the journal, with tables of its own."""
+
+    __slots__ = ()
+
+    def __init__(self, directory: str) -> None:
+        super().__init__(directory)
+        self.path = os.path.join(directory, KEPT_FILE)
+
+    def _prepare(self, connection: sqlite3.Connection, timeout_seconds: float) -> None:
+        execute_with_retry(connection, "PRAGMA journal_mode = WAL", timeout_seconds)
+        connection.execute("PRAGMA synchronous = FULL")
+        # AUTOINCREMENT gives no number twice, also after its batch was forgotten.
+        connection.execute(
+            "CREATE TABLE IF NOT EXISTS batches (position INTEGER PRIMARY KEY AUTOINCREMENT,"
+            " readings INTEGER NOT NULL, body TEXT NOT NULL, kept_at REAL NOT NULL)"
+        )
+        connection.execute(
+            "CREATE TABLE IF NOT EXISTS seen (agent_id TEXT PRIMARY KEY, point BLOB NOT NULL)"
+        )
+        connection.execute(
+            "CREATE TABLE IF NOT EXISTS facts (name TEXT PRIMARY KEY, value TEXT NOT NULL)"
+        )
+
+    @property
+    def cure(self) -> str:
+        return "it is set aside, and what the files still hold is read anew"
+
+    def _replace(self) -> str:
+        return self._move_away()
+
+    def find_bad_row(self, connection: JournalConnection) -> str | None:
+        """Return None: batches are checked as they are sent."""
+        return None
+
+
+class Kept:
+    """The file with what waits, of the one process that shares from a state directory.
+
+    Args:
+        directory: The state directory.
+        max_bytes: Of batches, at most; the oldest of more are dropped, and counted.
+    """
+
+    def __init__(self, directory: str, max_bytes: int = MAX_KEPT_BYTES) -> None:
+        self._file = _File(directory)
+        self._max_bytes = max_bytes
+        self._appended = 0
+
+    @property
+    def path(self) -> str:
+        """The file; it need not be there."""
+        return self._file.path
+
+    def append(self, rows: Sequence[Sequence[Any]], seen: Mapping[str, bytes], now: float) -> int:
+        """Keep the readings of one look, durably, and note the last one seen of each agent.
+
+        Args:
+            rows: As in a `Batch`; may be empty.
+            seen: The last point of `ultramon.state.history_ring`, by agent.
+            now: Epoch seconds.
+
+        Returns:
+            The batch's position, higher than that of all before.
+
+        Raises:
+            StateError: This machine's disk refused; nothing was noted.
+        """
+        body = compact_json.dumps(rows)
+        try:
+            position = self._append(len(rows), body, seen, now)
+        except StateCorruptError as error:
+            self._file.set_aside(error)
+            position = self._append(len(rows), body, seen, now)
+        self._appended += 1
+        if self._appended % _CHECK_ROWS == 1:
+            self._make_room()
+        return position
+
+    def _append(self, count: int, body: str, seen: Mapping[str, bytes], now: float) -> int:
+        with self._file.transaction(TOOL_TIMEOUT_SECONDS) as connection:
+            added = connection.execute(
+                "INSERT INTO batches (readings, body, kept_at) VALUES (?, ?, ?)", (count, body, now)
+            )
+            connection.executemany(
+                "INSERT INTO seen VALUES (?, ?)"
+                " ON CONFLICT (agent_id) DO UPDATE SET point = excluded.point",
+                seen.items(),
+            )
+            return int(added.lastrowid or 0)
+
+    def _make_room(self) -> None:
+        with self._file.transaction(TOOL_TIMEOUT_SECONDS) as connection:
+            [(size,)] = connection.execute("SELECT coalesce(sum(length(body)), 0) FROM batches")
+            if size <= self._max_bytes:
+                return
+            freed, last, readings = 0, 0, 0
+            rows = "SELECT position, readings, length(body) FROM batches ORDER BY position"
+            for position, count, length in connection.execute(rows).fetchall():
+                # A tenth at once: to count all of them takes a while.
+                if freed >= size - self._max_bytes * 0.9:
+                    break
+                last, readings, freed = position, readings + count, freed + length
+            connection.execute("DELETE FROM batches WHERE position <= ?", (last,))
+            connection.execute(
+                "INSERT INTO facts VALUES (?, ?) ON CONFLICT (name)"
+                " DO UPDATE SET value = CAST(value AS INTEGER) + excluded.value",
+                (_DROPPED, str(readings)),
+            )
+
+    def oldest(self, most_readings: int) -> list[Batch]:
+        """Return the first batches, up to so many readings but at least one batch.
+
+        Raises:
+            StateError: This machine's disk refused.
+        """
+        found, count = [], 0
+        query = "SELECT position, readings, body FROM batches ORDER BY position LIMIT 200"
+        for position, readings, body in self._read(query):
+            if found and count + readings > most_readings:
+                break
+            found.append(Batch(position, _rows_of(body)))
+            count += readings
+        return found
+
+    def forget(self, position: int, cursor: str | None) -> None:
+        """Delete the batches up to a position, and note how far the journal is sent."""
+        with self._file.transaction(TOOL_TIMEOUT_SECONDS) as connection:
+            connection.execute("DELETE FROM batches WHERE position <= ?", (position,))
+            if cursor is not None:
+                self._note(connection, _CURSOR, cursor)
+
+    def begin_behind(self, position: int) -> None:
+        """Have all positions be higher than one that the database knows.
+
+        It knows a higher one where this file is new: none of what waits here was sent then.
+        """
+        with self._file.transaction(TOOL_TIMEOUT_SECONDS) as connection:
+            row = connection.execute("SELECT seq FROM sqlite_sequence WHERE name = 'batches'")
+            [used] = row.fetchone() or (0,)
+            if used >= position:
+                return
+            # From the last on: no number is there twice in between.
+            waiting = "SELECT position FROM batches ORDER BY position DESC"
+            for (own,) in connection.execute(waiting).fetchall():
+                connection.execute(
+                    "UPDATE batches SET position = ? WHERE position = ?", (own + position, own)
+                )
+            connection.execute(
+                "INSERT INTO batches (position, readings, body, kept_at) VALUES (?, 0, '[]', 0)",
+                (used + position + 1,),
+            )
+            connection.execute("DELETE FROM batches WHERE position = ?", (used + position + 1,))
+
+    def read_anew(self) -> None:
+        """Have the journal be sent from its beginning: the database has nothing of this machine."""
+        with self._file.transaction(TOOL_TIMEOUT_SECONDS) as connection:
+            connection.execute("DELETE FROM facts WHERE name = ?", (_CURSOR,))
+
+    def seen(self) -> dict[str, bytes]:
+        """Return the last point seen of each agent."""
+        return dict(self._read("SELECT agent_id, point FROM seen"))
+
+    def forget_agents(self, agent_ids: Sequence[str]) -> None:
+        """Forget what was seen of agents that are gone."""
+        with self._file.transaction(TOOL_TIMEOUT_SECONDS) as connection:
+            connection.executemany(
+                "DELETE FROM seen WHERE agent_id = ?", [(one,) for one in agent_ids]
+            )
+
+    def cursor(self) -> str | None:
+        """Return how far the journal is sent; None = from its beginning."""
+        rows = self._read("SELECT value FROM facts WHERE name = ?", _CURSOR)
+        return str(rows[0][0]) if rows else None
+
+    def waiting(self) -> Waiting:
+        """Return what waits here.
+
+        Raises:
+            StateError: This machine's disk refused.
+        """
+        rows = self._read("SELECT count(*), coalesce(sum(readings), 0), min(kept_at) FROM batches")
+        dropped = self._read("SELECT value FROM facts WHERE name = ?", _DROPPED)
+        if not rows:
+            return Waiting(0, 0, None, 0)
+        return Waiting(*rows[0], int(dropped[0][0]) if dropped else 0)
+
+    def delete(self) -> None:
+        """Delete the file."""
+        self._file.close()
+        for suffix in ("", "-wal", "-shm"):
+            delete_quietly(self._file.path + suffix)
+
+    def close(self) -> None:
+        """Close the file; the next call opens it again."""
+        self._file.close()
+
+    def _note(self, connection: JournalConnection, name: str, value: str) -> None:
+        connection.execute(
+            "INSERT INTO facts VALUES (?, ?)"
+            " ON CONFLICT (name) DO UPDATE SET value = excluded.value",
+            (name, value),
+        )
+
+    def _read(self, query: str, *arguments: object) -> list[tuple[Any, ...]]:
+        if not self._file.exists():
+            return []
+        with self._file.transaction(TOOL_TIMEOUT_SECONDS, "DEFERRED") as connection:
+            # A process that was killed may have left a file without its tables.
+            tables = connection.execute("SELECT count(*) FROM sqlite_master WHERE name = 'facts'")
+            if tables.fetchone() == (0,):
+                return []
+            return connection.execute(query, arguments).fetchall()
+
+
+def _rows_of(body: object) -> list[list[Any]]:
+    """Return the rows of a batch; none of a damaged one."""
+    try:
+        rows = compact_json.loads(body) if isinstance(body, str) else []
+    except ValueError:
+        return []
+    return [row for row in rows if isinstance(row, list)] if isinstance(rows, list) else []
