@@ -126,7 +126,7 @@ def _model(value: object, _: object = None) -> str | None:
     return value if _MODEL.fullmatch(value) else None
 
 
-def _exit(value: object, _: View) -> dict[str, Any] | None:
+def exit_facts(value: object, _: View | None) -> dict[str, Any] | None:
     """Return what a process ended with: no name of an error, which may be a project's."""
     if not isinstance(value, dict):
         return None
@@ -234,7 +234,7 @@ SENT: dict[str, Callable[[Any, View], Any]] = {
     "active": flag,
     "phase": one_of(PHASES, PHASES[0]),
     "outcome": one_of(OUTCOMES),
-    "exit": _exit,
+    "exit": exit_facts,
     "started_at": _time,
     "last_heartbeat": _time,
     "last_activity": _time,

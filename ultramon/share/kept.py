@@ -165,7 +165,8 @@ class Kept:
         Raises:
             StateError: This machine's disk refused.
         """
-        found, count = [], 0
+        found: list[Batch] = []
+        count = 0
         query = "SELECT position, readings, body FROM batches ORDER BY position LIMIT 200"
         for position, readings, body in self._read(query):
             if found and count + readings > most_readings:
@@ -203,6 +204,14 @@ class Kept:
             )
             connection.execute("DELETE FROM batches WHERE position = ?", (used + position + 1,))
 
+    def sent_position(self) -> int:
+        """Return the position of the last batch that was sent, 0 before the first."""
+        rows = self._read(
+            "SELECT coalesce((SELECT min(position) - 1 FROM batches),"
+            " (SELECT seq FROM sqlite_sequence WHERE name = 'batches'), 0)"
+        )
+        return int(rows[0][0]) if rows else 0
+
     def read_anew(self) -> None:
         """Have the journal be sent from its beginning: the database has nothing of this machine."""
         with self._file.transaction(TOOL_TIMEOUT_SECONDS) as connection:
@@ -234,7 +243,8 @@ class Kept:
         dropped = self._read("SELECT value FROM facts WHERE name = ?", _DROPPED)
         if not rows:
             return Waiting(0, 0, None, 0)
-        return Waiting(*rows[0], int(dropped[0][0]) if dropped else 0)
+        batches, readings, oldest_at = rows[0]
+        return Waiting(batches, readings, oldest_at, int(dropped[0][0]) if dropped else 0)
 
     def delete(self) -> None:
         """Delete the file."""

@@ -128,15 +128,13 @@ class Looks:
         self._folder_mark = None if abs(now - changed_at / 1e9) < _FRESH_SECONDS else changed_at
         return True
 
-    def again(self, own: str, now: float) -> StateRecord | None:
-        """Return an agent's state as it may leave now; None where it is gone or unreadable."""
+    def again(self, own: str) -> StateRecord | None:
+        """Return an agent's newest state as it may leave; None where it is gone or unreadable."""
         try:
-            stored = self._backend.load(own)
+            record = self._backend.load(own).record
         except (StateError, LookupError):
             return None
-        found = Look({}, [], {}, [])
-        self._take(stored, found, now)
-        return next(iter(found.states.values()), None)
+        return None if record is None else self._as_sent(own, record)
 
     def _take(self, agent: StoredAgent, found: Look, now: float) -> None:
         record = agent.record

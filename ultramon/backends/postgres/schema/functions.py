@@ -23,6 +23,7 @@ from ultramon.backends.postgres.schema.state_columns import (
 )
 from ultramon.notices.message import EXPIRY_SECONDS
 from ultramon.notices.message_rules import MAX_WAITING
+from ultramon.notices.texts import CATEGORIES
 from ultramon.state.history_ring import FULL_BYTES
 from ultramon.state.record import SCHEMA
 from ultramon.system import compact_json
@@ -50,6 +51,9 @@ MIRROR = "SELECT * FROM ultramon.mirror(%s, %s, %s, %s, %s, %s, %s)"
 """With a machine, the position of a batch and a time, and rows of agents, beats, events and
 readings; returns the position that is stored, None for an unknown machine, and the agents whose
 histories are full. Nothing is stored of a batch whose position is not a later one."""
+NOTICES = "SELECT * FROM ultramon.waiting_notices(%s, %s, %s)"
+"""With a machine of this login, a time and a limit; returns the notices that wait for its agents,
+of children that are registered for that, without their texts."""
 
 
 def as_rows(names: Sequence[str], rows: Iterable[Sequence[Any]]) -> str:
@@ -231,4 +235,24 @@ FUNCTIONS = (
         RETURN QUERY SELECT $2, filled;
         """,
     ),
+    # A machine may read neither registrations nor the agents of others, nor needs it any text.
+    _function(
+        "waiting_notices",
+        "text, float8, integer",
+        "TABLE (id bigint, recipient text, sender text, facts text)",
+        f"""
+        RETURN QUERY SELECT m.id, m.recipient, m.sender, m.facts FROM ultramon.messages m
+            JOIN ultramon.registrations r ON r.agent_id = m.sender AND r.notify_id = m.recipient
+            JOIN ultramon.agents a ON a.agent_id = m.sender
+            WHERE m.recipient > $1 || '-' AND m.recipient < $1 || '.' AND m.state = 0
+                AND m.available_at <= $2 AND m.expires_at > $2 AND m.facts <> '{{}}'
+                AND m.category IN ({", ".join(f"'{name}'" for name in CATEGORIES)})
+                AND a.document::json->>'parentId' = m.recipient
+                AND EXISTS (SELECT 1 FROM ultramon.machines o
+                    WHERE o.machine_id = $1 AND o.database_user = session_user)
+            ORDER BY m.id LIMIT $3;
+        """,
+    ),
+    "ALTER FUNCTION ultramon.waiting_notices SECURITY DEFINER"
+    " SET search_path = pg_catalog, pg_temp",
 )

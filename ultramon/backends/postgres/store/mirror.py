@@ -58,6 +58,25 @@ class Reading(NamedTuple):
     cost_usd: float | None = None
 
 
+class KnownState(NamedTuple):
+    """What is stored of an agent's state."""
+
+    generation: int
+    seq: int
+    digest: bytes
+    """SHA-256 of its document."""
+
+
+class WaitingNotice(NamedTuple):
+    """A notice to an agent of this machine."""
+
+    id: int
+    recipient: str
+    sender: str
+    facts: str
+    """JSON, as whoever wrote it did."""
+
+
 class MirroredState(NamedTuple):
     """The state of an agent, with the ids and texts that shall be seen."""
 
@@ -192,6 +211,38 @@ class Mirror:
         for name in found:
             if not name.startswith(own):
                 raise ConfigurationError("agent id", name, f"one that begins with {own}")
+
+    def known(self) -> dict[str, KnownState]:
+        """Return what is stored of each agent of this machine, by its id."""
+        rows = self.database.select(
+            "SELECT agent_id, generation, seq, sha256(convert_to(document, 'UTF8'))"
+            " FROM ultramon.agents WHERE machine_id = %s",
+            self.machine_id,
+        )
+        return {row[0]: KnownState(*row[1:]) for row in rows}
+
+    def remove(self, agent_ids: Sequence[str]) -> None:
+        """Delete agents that their machine has no longer; their events and readings stay."""
+        with self.database.transaction() as connection:
+            gone = connection.execute(
+                "DELETE FROM ultramon.agents WHERE machine_id = %s AND agent_id = ANY(%s)"
+                " RETURNING agent_id",
+                (self.machine_id, list(agent_ids)),
+            )
+            self._forget(connection, [agent_id for (agent_id,) in gone])
+
+    def notices(self, limit: int) -> list[WaitingNotice]:
+        """Return the oldest notices that wait for agents of this machine, without their texts.
+
+        Only of children that are registered for their parent. They wait until `forget_notices`.
+        """
+        at = self.database.to_server(wall_clock())
+        rows = self.database.select(functions.NOTICES, self.machine_id, at, limit)
+        return [WaitingNotice(*row) for row in rows]
+
+    def forget_notices(self, ids: Sequence[int]) -> None:
+        """Delete notices that have arrived on this machine."""
+        self.database.change("DELETE FROM ultramon.messages WHERE id = ANY(%s)", list(ids))
 
     def counts(self) -> dict[str, int]:
         """Return how many rows of this machine are stored, by table."""

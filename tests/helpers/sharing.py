@@ -1,0 +1,116 @@
+"""A machine that shares: a state directory, its own database user, and the real process."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+from helpers.program import environment
+from helpers.waiting import until
+from ultramon import ContextConfig, create_context_monitor
+from ultramon.backends.local.backend import LocalBackend
+from ultramon.share import program
+from ultramon.share.choices import KEPT_SECONDS, Choices
+from ultramon.share.identity import load_identity
+from ultramon.share.status import read_status
+
+PROGRAM = program.__file__
+
+
+class Machine:
+    """One machine.
+
+    Args:
+        directory: Its state directory.
+        url: The database as its own user.
+        names: What it sends by name.
+    """
+
+    def __init__(self, directory: Path, url: str, names: tuple[str, ...] = ()) -> None:
+        self.directory = directory
+        directory.mkdir(mode=0o700, exist_ok=True)
+        self.local = LocalBackend(str(directory))
+        self.choices = Choices(url, None, names, None, KEPT_SECONDS)
+        self.choices.save(str(directory))
+        self.process: subprocess.Popen[bytes] | None = None
+
+    def start(self) -> None:
+        """Start the process that shares."""
+        self.process = subprocess.Popen(
+            [sys.executable, "-P", PROGRAM, str(self.directory)],
+            env=environment(ULTRAMON_STATE_DIR=str(self.directory)),
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.DEVNULL,
+        )
+
+    def kill(self) -> None:
+        """Kill it as a machine without memory does."""
+        assert self.process is not None
+        self.process.kill()
+        self.process.wait()
+
+    def end(self) -> None:
+        """End it and close what is open here."""
+        if self.process is not None and self.process.poll() is None:
+            self.process.terminate()
+            self.process.wait(30)
+        self.local.close()
+
+    @property
+    def identity(self):
+        return load_identity(str(self.directory))
+
+    def status(self):
+        """Return what the process says about itself."""
+        return read_status(str(self.directory)) or {}
+
+    def wait_until(self, condition) -> None:
+        """Wait for what the process does."""
+        until(condition, self.process)
+
+    def agent(self, agent_id: str, **named):
+        """Start an agent of this machine."""
+        config = ContextConfig(model="claude-sonnet-4-5")
+        return create_context_monitor(agent_id, config, backend=self.local, **named).start()
+
+
+def work(agent, *tokens: int) -> None:
+    """Report readings, each stored at once."""
+    for count in tokens:
+        agent.report_usage(input_tokens=count, context_window_tokens=200_000)
+        agent.update_heartbeat()
+
+
+def rows_of(server, table: str, columns: str = "*", where: str = "true"):
+    """Return rows of a table as the superuser sees them."""
+    return server(f"SELECT {columns} FROM ultramon.{table} WHERE {where}")
+
+
+def dump(server) -> list[tuple[str, str]]:
+    """Return every row of every table of a store as a line of JSON, with the table's name."""
+    tables = server(
+        "SELECT c.relname FROM pg_class c WHERE c.relkind = 'r'"
+        " AND c.relnamespace = split_part('ultramon.', '.', 1)::regnamespace ORDER BY 1"
+    )
+    found = []
+    for (table,) in tables:
+        rows = server(f"SELECT row_to_json(t)::text FROM ultramon.{table} t")
+        found += [(table, row) for (row,) in rows]
+    return found
+
+
+def strings_in(value):
+    """Yield every text in a JSON value, and in JSON that is the text of a value in it."""
+    if isinstance(value, str):
+        yield value
+        if value[:1] in "{[":
+            yield from strings_in(json.loads(value))
+    elif isinstance(value, dict):
+        for name, one in value.items():
+            yield name
+            yield from strings_in(one)
+    elif isinstance(value, list):
+        for one in value:
+            yield from strings_in(one)
