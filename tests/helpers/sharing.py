@@ -5,18 +5,40 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+from contextlib import suppress
 from pathlib import Path
 
 from helpers.program import environment
 from helpers.waiting import until
 from ultramon import ContextConfig, create_context_monitor
 from ultramon.backends.local.backend import LocalBackend
-from ultramon.share import program
+from ultramon.share import allow_list, program
 from ultramon.share.choices import KEPT_SECONDS, Choices
 from ultramon.share.identity import load_identity
 from ultramon.share.status import read_status
+from ultramon.state.record import FIELDS
 
 PROGRAM = program.__file__
+
+
+WORDS = """
+true other tokens replyTokens exactTokens isReport calibration base rearmMargin roundPercent rungs
+name action ratio tokensLeft rearmRatio epoch tokensPerTurn secondsPerTurn limit source verdict
+turns turnsLow turnsHigh seconds seen statusCode returncode signal outOfMemory reason clear waitsFor
+predecessors gauge none permission answer compaction ok invalid window trigger refusal binding holds
+outranked not_believed
+"""
+VOCABULARY = {
+    *(name for _, name, _ in FIELDS),
+    *WORDS.split(),
+    *allow_list.LEVELS,
+    *allow_list.PHASES,
+    *allow_list.ACTIONS,
+    *allow_list.OUTCOMES,
+    *allow_list.TOKEN_SOURCES,
+    *allow_list._LIMIT_SOURCES,
+}
+"""Every word of a state that is sent: of ultramon itself, and of no person."""
 
 
 class Machine:
@@ -105,8 +127,10 @@ def strings_in(value):
     """Yield every text in a JSON value, and in JSON that is the text of a value in it."""
     if isinstance(value, str):
         yield value
-        if value[:1] in "{[":
-            yield from strings_in(json.loads(value))
+        # A text may look like JSON and be none.
+        with suppress(ValueError):
+            inner = json.loads(value) if value.startswith(("{", "[")) else None
+            yield from strings_in(inner)
     elif isinstance(value, dict):
         for name, one in value.items():
             yield name

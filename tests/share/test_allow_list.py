@@ -7,6 +7,7 @@ from itertools import count
 from pathlib import Path
 
 import pytest
+from helpers.sharing import VOCABULARY, strings_in
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -56,19 +57,6 @@ def marked(kind):
         "list": [{text: text, "name": text, "status": text, "result": text, "source": text}],
     }
     return values[kind.rstrip("?")]
-
-
-def strings_in(value):
-    """Yield every text of a JSON value, names of members too."""
-    if isinstance(value, str):
-        yield value
-    elif isinstance(value, dict):
-        for name, one in value.items():
-            yield name
-            yield from strings_in(one)
-    elif isinstance(value, list):
-        for one in value:
-            yield from strings_in(one)
 
 
 def test_every_field_of_a_state_is_in_one_list():
@@ -123,23 +111,6 @@ def test_no_text_of_a_state_passes_but_what_was_named():
     assert tasks == [{"name": record.tasks[0]["name"], "status": "pending"}]
 
 
-WORDS = """
-true other tokens replyTokens exactTokens isReport calibration base rearmMargin roundPercent rungs
-name action ratio tokensLeft rearmRatio epoch tokensPerTurn secondsPerTurn limit source verdict
-turns turnsLow turnsHigh seconds seen statusCode returncode signal outOfMemory reason clear waitsFor
-predecessors gauge none permission answer compaction ok invalid window trigger refusal binding holds
-outranked not_believed
-"""
-VOCABULARY = {
-    *(name for _, name, _ in FIELDS),
-    *WORDS.split(),
-    *allow_list.LEVELS,
-    *allow_list.PHASES,
-    *allow_list.ACTIONS,
-    *allow_list.OUTCOMES,
-    *allow_list.TOKEN_SOURCES,
-    *allow_list._LIMIT_SOURCES,
-}
 OPAQUE = re.compile(
     rf"{HERE.machine_id}(-([0-9a-f]{{8}}|[0-9a-f]{{12}}(\.[0-9a-f]{{12}})?))?"
     r"|level-\d+|\d{4}-\d\d-\d\dT[\d:.]+Z|SIG[A-Z0-9]+|"

@@ -55,7 +55,7 @@ SECTIONS = {
         "on",
     ),
     "Long jobs": ("relay", "task", "chaos"),
-    "Services": ("serve", "backend", "queue", "token"),
+    "Services": ("serve", "share", "backend", "queue", "token"),
     "For scripts": ("check", "alert", "context", "completion"),
 }
 """All commands and groups of commands, in the order of `--help`."""

@@ -139,6 +139,29 @@ def check_names(names: Sequence[str], source: str = "argument") -> tuple[str, ..
     return tuple(name for name in BY_NAME if name in names)
 
 
+def check_machine_name(name: str, source: str = "argument") -> str | None:
+    """Return what a machine is called; None for an empty name.
+
+    Raises:
+        ConfigurationError: It is too long, or has characters that a screen does not show.
+    """
+    if len(name) > MAX_NAME_CHARS or not name.isprintable():
+        allowed = f"at most {MAX_NAME_CHARS} printable characters"
+        raise ConfigurationError("name", name, allowed, source)
+    return name or None
+
+
+def check_retention(seconds: float, source: str = "argument") -> float:
+    """Return how long rows stay in the database.
+
+    Raises:
+        ConfigurationError: It is less than an hour.
+    """
+    if seconds < LEAST_KEPT_SECONDS:
+        raise ConfigurationError("keep", seconds, "an hour or more", source)
+    return seconds
+
+
 def check_url(url: str, source: str = "argument") -> str:
     """Return the URL of a PostgreSQL database.
 

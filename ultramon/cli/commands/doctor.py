@@ -32,6 +32,7 @@ def command(*, host: str | None, state_dir: str | None, json: bool) -> ExitCode:
     from ultramon.hosts.doctor_context import DoctorContext
     from ultramon.hosts.examine.doctor import examine
     from ultramon.server.earlier_log import find_earlier_log
+    from ultramon.share.report import findings as share_findings
     from ultramon.system.clock import SYSTEM_CLOCK
 
     directory = chosen_directory(state_dir)
@@ -40,6 +41,7 @@ def command(*, host: str | None, state_dir: str | None, json: bool) -> ExitCode:
     findings = [
         *examine(context, host),
         *find_earlier_log(directory),
+        *share_findings(directory, now),
         *settings_findings(),
     ]
     problems, warnings = print_findings(findings, as_json=json)

@@ -23,6 +23,7 @@ from ultramon.hosts.resident.exchange import Exchange, GoneError, Request
 from ultramon.hosts.resident.forwarder import OLDER, REFUSED
 from ultramon.hosts.resident.loaded_code import LoadedCode
 from ultramon.hosts.resident.place import FACTS_PROGRAM, Place
+from ultramon.hosts.resident.sharing import Starter, try_start
 from ultramon.system import compact_json
 from ultramon.system.files import (
     delete_quietly,
@@ -80,6 +81,7 @@ class Resident:
         self._directory = directory
         self._place = Place(directory, environ)
         self._environ = environ
+        self._sharing, self._sharing_failure = Starter(directory, environ), ""
         self._sessions: dict[int, str] = {}
         self._lock = threading.Lock()
         self._calls = self._kept_count = 0
@@ -141,6 +143,7 @@ class Resident:
             self._place.end_pause()
             # Behind `listen`: a process that reads the file may ask at once.
             replace_file(self._place.facts, compact_json.dumps(self._describe()).encode("ascii"))
+            self._share()
             looked_at = time.monotonic()
             while not self._is_retiring:
                 ready, _, _ = select.select([listening, self._woken], (), (), self._tick_seconds)
@@ -152,6 +155,7 @@ class Resident:
                 is_known = _is_at(self._place.lock, lock_mark) and _is_at(path, socket_mark)
                 if not (is_known and self._is_wanted()):
                     break
+                self._share()
             if _is_at(path, socket_mark):
                 delete_quietly(path)
         deadline = time.monotonic() + SUCCESSION_SECONDS
@@ -160,6 +164,13 @@ class Resident:
         delete_quietly(self._place.facts)
         if _is_at(self._place.lock, lock_mark):
             delete_quietly(self._place.lock)  # still held: a process that opened it opens it anew
+
+    def _share(self) -> None:
+        """Start the process that shares agents, where one is wanted and none runs."""
+        failure = try_start(self._sharing)
+        if failure and failure != self._sharing_failure:
+            self._fail(failure)
+        self._sharing_failure = failure
 
     def _is_wanted(self) -> bool:
         """Return whether an installation wants a resident, and a session lives or did just now."""

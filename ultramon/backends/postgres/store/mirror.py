@@ -20,7 +20,7 @@ from ultramon.system import compact_json
 from ultramon.system.timestamps import format_time
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Sequence
 
     from ultramon.backends.postgres.connection.database import Connection, Database
     from ultramon.backends.postgres.store.states import States
@@ -56,6 +56,23 @@ class Reading(NamedTuple):
     cache_write_tokens: int | None = None
     output_tokens: int | None = None
     cost_usd: float | None = None
+
+
+class SentRows(NamedTuple):
+    """The rows of a batch."""
+
+    agents: list[dict[str, Any]]
+    beats: list[tuple[str, int, float]]
+    events: list[tuple[str, ...]]
+    """With the columns `EVENT_COLUMNS`."""
+    readings: list[Reading]
+
+    def by_table(self) -> Iterator[tuple[str, dict[str, Any]]]:
+        """Yield each row with the name of its table, as columns and values."""
+        yield from (("agents", row) for row in self.agents)
+        yield from (("heartbeats", dict(zip(_BEAT, row, strict=True))) for row in self.beats)
+        yield from (("events", dict(zip(_EVENT, row, strict=True))) for row in self.events)
+        yield from (("readings", row._asdict()) for row in self.readings)
 
 
 class KnownState(NamedTuple):
@@ -160,23 +177,15 @@ class Mirror:
             ConfigurationError: A row is not of an agent of this machine.
             StateWriteError: The database does not answer, or refused.
         """
-        self._check(states, events, readings)
-        to_server = self.database.to_server
-        rows = [self.states.row(state.record) for state in states]
-        beaten = [(agent_id, generation, to_server(at)) for agent_id, generation, at in beats]
-        beaten += [
-            (state.record.agent_id, state.record.generation, to_server(state.heartbeat_at))
-            for state in states
-            if state.heartbeat_at is not None
-        ]
+        rows = self.rows(states, events, readings, beats, shift=self.database.to_server)
         arguments = (
             self.machine_id,
             position,
-            to_server(wall_clock()),
-            compact_json.dumps(rows),
-            as_rows(_BEAT, beaten),
-            as_rows(_EVENT, [event_row(key, event) for key, event in keyed(events).items()]),
-            as_rows(Reading._fields, [self._row(reading) for reading in readings]),
+            self.database.to_server(wall_clock()),
+            compact_json.dumps(rows.agents),
+            as_rows(_BEAT, rows.beats),
+            as_rows(_EVENT, rows.events),
+            as_rows(Reading._fields, rows.readings),
         )
         with self.database.transaction() as connection:
             [(stored, full)] = connection.execute(functions.MIRROR, arguments)
@@ -188,12 +197,39 @@ class Mirror:
             )
         return int(stored)
 
-    def _row(self, reading: Reading) -> Reading:
-        return reading._replace(
-            at=self.database.to_server(reading.at),
-            host=to_column(reading.host),
-            model=to_column(reading.model),
-            level=to_column(reading.level),
+    def rows(
+        self,
+        states: Sequence[MirroredState],
+        events: Sequence[dict[str, Any]],
+        readings: Sequence[Reading],
+        beats: Sequence[tuple[str, int, float]] = (),
+        *,
+        shift: Callable[[float], float] = float,
+    ) -> SentRows:
+        """Return the rows that `store` sends; without `shift` no database is asked.
+
+        Args:
+            states: As for `store`, like `events`, `readings` and `beats`.
+            events: See `states`.
+            readings: See `states`.
+            beats: See `states`.
+            shift: Moves a time of this machine's clock to the server's.
+
+        Raises:
+            ConfigurationError: A row is not of an agent of this machine.
+        """
+        self._check(states, events, readings)
+        beaten = [(agent_id, generation, shift(at)) for agent_id, generation, at in beats]
+        beaten += [
+            (state.record.agent_id, state.record.generation, shift(state.heartbeat_at))
+            for state in states
+            if state.heartbeat_at is not None
+        ]
+        return SentRows(
+            [self.states.row(state.record) for state in states],
+            beaten,
+            [event_row(key, event) for key, event in keyed(events).items()],
+            [_row(reading, shift(reading.at)) for reading in readings],
         )
 
     def _check(
@@ -324,3 +360,12 @@ class Mirror:
             (self.database.to_server(wall_clock()), agent_ids),
         )
         return len(agent_ids)
+
+
+def _row(reading: Reading, at: float) -> Reading:
+    return reading._replace(
+        at=at,
+        host=to_column(reading.host),
+        model=to_column(reading.model),
+        level=to_column(reading.level),
+    )
