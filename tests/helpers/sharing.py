@@ -14,8 +14,11 @@ from ultramon import ContextConfig, create_context_monitor
 from ultramon.backends.local.backend import LocalBackend
 from ultramon.share import allow_list, program
 from ultramon.share.choices import KEPT_SECONDS, Choices
-from ultramon.share.identity import load_identity
-from ultramon.share.status import read_status
+from ultramon.share.identity import load_identity, new_identity, store_identity
+from ultramon.share.kept import Kept
+from ultramon.share.looks import Looks
+from ultramon.share.sending import Sending
+from ultramon.share.status import Status, read_status
 from ultramon.state.record import FIELDS
 
 PROGRAM = program.__file__
@@ -96,6 +99,31 @@ class Machine:
         """Start an agent of this machine."""
         config = ContextConfig(model="claude-sonnet-4-5")
         return create_context_monitor(agent_id, config, backend=self.local, **named).start()
+
+
+class Sharing:
+    """The parts of the process, with looks that a test makes."""
+
+    def __init__(self, machine):
+        self.machine = machine
+        directory = str(machine.directory)
+        if machine.identity is None:
+            store_identity(directory, new_identity())
+        self.identity = machine.identity
+        self.kept = Kept(directory)
+        self.looks = Looks(
+            machine.local, self.identity, machine.choices.names, 30 * 86_400, self.kept.seen()
+        )
+        self.status = Status(directory, self.identity.machine_id, 0.0)
+        self.sending = Sending(machine.local, self.looks, self.kept, machine.choices, self.status)
+
+    def step(self, now):
+        self.sending.collect(now)
+        self.sending.send(now)
+
+    def close(self):
+        self.sending.close()
+        self.kept.close()
 
 
 def work(agent, *tokens: int) -> None:

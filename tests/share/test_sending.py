@@ -7,43 +7,13 @@ import time
 import pytest
 from helpers.postgres_network import network  # noqa: F401
 from helpers.postgres_roles import login, server  # noqa: F401
-from helpers.sharing import Machine, rows_of, work
+from helpers.sharing import Machine, Sharing, rows_of, work
 
 from ultramon.backends.postgres.admin.roles import MACHINE
 from ultramon.backends.postgres.backend import PostgresBackend
 from ultramon.errors import StateError
-from ultramon.share.identity import new_identity, store_identity
-from ultramon.share.kept import Kept
-from ultramon.share.looks import Looks
-from ultramon.share.sending import Sending
-from ultramon.share.status import Status
 from ultramon.state.liveness import ALIVE, LOST
 from ultramon.testing import make_record
-
-
-class Sharing:
-    """The parts of the process, with looks that a test makes."""
-
-    def __init__(self, machine):
-        self.machine = machine
-        directory = str(machine.directory)
-        if machine.identity is None:
-            store_identity(directory, new_identity())
-        self.identity = machine.identity
-        self.kept = Kept(directory)
-        self.looks = Looks(
-            machine.local, self.identity, machine.choices.names, 30 * 86_400, self.kept.seen()
-        )
-        self.status = Status(directory, self.identity.machine_id, 0.0)
-        self.sending = Sending(machine.local, self.looks, self.kept, machine.choices, self.status)
-
-    def step(self, now):
-        self.sending.collect(now)
-        self.sending.send(now)
-
-    def close(self):
-        self.sending.close()
-        self.kept.close()
 
 
 @pytest.fixture
