@@ -111,6 +111,21 @@ def test_the_state_file_page_names_every_field():
     assert named == {*FIELD_NAMES.values(), "crc32"}
 
 
+def test_the_share_page_names_every_field():
+    """docs/share.md says of each field of a state what leaves the machine of it."""
+    from ultramon.share.allow_list import BY_NAME, NEVER_SENT, SENT
+    from ultramon.state.record import FIELD_NAMES
+
+    page = (ROOT / "docs" / "share.md").read_text(encoding="utf-8")
+    always, by_name = page.split("**Always**")[1].split("**By name only**")
+    by_name, never = by_name.split("**Never**")
+    named = {fields for names in BY_NAME.values() for fields in names}
+    listed = ((always, {*SENT}), (by_name, named), (never.split("\n## ")[0], NEVER_SENT))
+    for text, attributes in listed:
+        fields = {one for one in re.findall(r"`([A-Za-z]+)`", text) if one in FIELD_NAMES.values()}
+        assert fields == {FIELD_NAMES[attribute] for attribute in attributes}
+
+
 def test_the_signals_page_names_every_signal():
     """docs/signals.md lists each signal and its friendly name."""
     from ultramon.signals import FRIENDLY_NAMES

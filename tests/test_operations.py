@@ -199,7 +199,7 @@ def test_systemd_accepts_the_units(manager, tmp_path):
     if analyze is None:
         pytest.skip("systemd-analyze is not installed")
     units = [one for one in UNITS if (one.parent.name == "user") == (manager == "user")]
-    assert len(units) == 3
+    assert len(units) == 4
     for unit in units:
         text = unit.read_text(encoding="utf-8")
         for path in ("/opt/ultramon/bin/ultramon", "%h/.local/bin/ultramon"):
