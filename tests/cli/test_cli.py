@@ -141,9 +141,9 @@ def test_every_command_that_shows_something_takes_json():
 
 
 def test_help_shows_everything_at_a_glance():
-    """All commands in 40 lines of 80 columns, those of groups by name, none cut off."""
+    """All commands in 41 lines of 80 columns, those of groups by name, none cut off."""
     lines = run("--help", COLUMNS="80").stdout.splitlines()
-    assert len(lines) <= 40
+    assert len(lines) <= 41
     assert [line[:-1] for line in lines if re.fullmatch(r"[A-Z].*:", line)] == list(SECTIONS)
     rows = dict(re.findall(r"^  ([a-z-]+)  +(.+)$", "\n".join(lines), re.MULTILINE))
     assert list(rows) == [name for names in SECTIONS.values() for name in names]

@@ -73,8 +73,9 @@ def command(
 
     With the URL of a PostgreSQL store, or --url-file, it begins: a process in the background
     mirrors the agents of the state directory, and every screen shows them over ULTRAMON_BACKEND.
-    Without either it says what is sent, and fails where that does not work. Numbers, times, levels, models and hosts are sent, and ids that lead back to nothing;
-    labels, tasks and paths only if --with names them; prompts, handoffs and notes never.
+    Without either it says what is sent, and fails where that does not work. Numbers, times, levels,
+    models and hosts are sent, and ids that lead back to nothing; labels, tasks and paths only if
+    --with names them; prompts, handoffs and notes never.
 
     The URL must not hold a password: put it into ~/.pgpass, a service file, or --url-file.
     """
