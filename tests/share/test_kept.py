@@ -56,14 +56,21 @@ def test_it_is_bounded_and_says_what_it_dropped(tmp_path):
     kept.close()
 
 
-def test_a_damaged_file_is_set_aside(kept, tmp_path):
-    """The next look is kept in a new one."""
-    kept.append([["a"]], {}, 1.0)
+@pytest.mark.parametrize("is_read_first", [False, True])
+def test_a_damaged_file_is_set_aside(kept, tmp_path, is_read_first):
+    """The next look is kept in a new one, behind what the database may have."""
+    for number in range(5):
+        kept.append([["a"]], {}, float(number))
+    kept.forget(4, "9")
     kept.close()
     (tmp_path / "share.sqlite3").write_bytes(b"no database" * 1_000)
     for suffix in ("-wal", "-shm"):
         (tmp_path / f"share.sqlite3{suffix}").unlink(missing_ok=True)
-    assert kept.append([["b"]], {}, 1.0) == 1
+    if is_read_first:
+        assert kept.seen() == {}
+    position = kept.append([["b"]], {}, 1.0)
+    assert position > 5
+    assert kept.oldest(9) == [Batch(position, [["b"]])]
     assert [path.name for path in tmp_path.glob("*.corrupt-*")]
 
 

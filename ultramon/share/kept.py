@@ -7,11 +7,13 @@ any moment neither loses one nor sees it twice.
 
 from __future__ import annotations
 
+import logging
 import os
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from ultramon.backends.local.journal import TOOL_TIMEOUT_SECONDS, Journal, execute_with_retry
-from ultramon.errors import StateCorruptError
+from ultramon.errors import StateCorruptError, StateError
 from ultramon.system import compact_json
 from ultramon.system.files import delete_quietly
 
@@ -20,6 +22,8 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from ultramon.backends.local.connection import JournalConnection
+
+_log = logging.getLogger("ultramon.share")
 
 KEPT_FILE = "share.sqlite3"
 MAX_KEPT_BYTES = 64 << 20
@@ -97,6 +101,10 @@ class Kept:
         self._file = _File(directory)
         self._max_bytes = max_bytes
         self._appended = 0
+        # Stored with the next batch, as each step waits for the disk. After a kill the database
+        # says what it has.
+        self._forgotten = self._last = 0
+        self._cursor: str | None = None
 
     @property
     def path(self) -> str:
@@ -121,15 +129,22 @@ class Kept:
         try:
             position = self._append(len(rows), body, seen, now)
         except StateCorruptError as error:
-            self._file.set_aside(error)
+            self._set_aside(error)
             position = self._append(len(rows), body, seen, now)
-        self._appended += 1
+        self._appended, self._last = self._appended + 1, position
         if self._appended % _CHECK_ROWS == 1:
             self._make_room()
         return position
 
+    def _set_aside(self, error: StateCorruptError) -> None:
+        _log.warning("%s", self._file.set_aside(error))
+        # The database has batches of these numbers already, and would pass over others of them.
+        last, self._forgotten = self._last, 0
+        self.begin_behind(last)
+
     def _append(self, count: int, body: str, seen: Mapping[str, bytes], now: float) -> int:
         with self._file.transaction(TOOL_TIMEOUT_SECONDS) as connection:
+            self._forget(connection)
             added = connection.execute(
                 "INSERT INTO batches (readings, body, kept_at) VALUES (?, ?, ?)", (count, body, now)
             )
@@ -167,8 +182,11 @@ class Kept:
         """
         found: list[Batch] = []
         count = 0
-        query = "SELECT position, readings, body FROM batches ORDER BY position LIMIT 200"
-        for position, readings, body in self._read(query):
+        query = (
+            "SELECT position, readings, body FROM batches WHERE position > ?"
+            " ORDER BY position LIMIT 200"
+        )
+        for position, readings, body in self._read(query, self._forgotten):
             if found and count + readings > most_readings:
                 break
             found.append(Batch(position, _rows_of(body)))
@@ -176,11 +194,23 @@ class Kept:
         return found
 
     def forget(self, position: int, cursor: str | None) -> None:
-        """Delete the batches up to a position, and note how far the journal is sent."""
-        with self._file.transaction(TOOL_TIMEOUT_SECONDS) as connection:
-            connection.execute("DELETE FROM batches WHERE position <= ?", (position,))
-            if cursor is not None:
-                self._note(connection, _CURSOR, cursor)
+        """Delete the batches up to a position, and note how far the journal is sent.
+
+        Args:
+            position: Of the last one that is sent.
+            cursor: Behind the last event that is sent; None = as before.
+        """
+        self._forgotten = max(self._forgotten, position)
+        self._cursor = cursor or self._cursor
+
+    def _forget(self, connection: JournalConnection) -> None:
+        connection.execute("DELETE FROM batches WHERE position <= ?", (self._forgotten,))
+        if self._cursor is not None:
+            connection.execute(
+                "INSERT INTO facts VALUES (?, ?)"
+                " ON CONFLICT (name) DO UPDATE SET value = excluded.value",
+                (_CURSOR, self._cursor),
+            )
 
     def begin_behind(self, position: int) -> None:
         """Have all positions be higher than one that the database knows.
@@ -210,16 +240,21 @@ class Kept:
             "SELECT coalesce((SELECT min(position) - 1 FROM batches),"
             " (SELECT seq FROM sqlite_sequence WHERE name = 'batches'), 0)"
         )
-        return int(rows[0][0]) if rows else 0
+        return max(int(rows[0][0]), self._forgotten) if rows else 0
 
     def read_anew(self) -> None:
         """Have the journal be sent from its beginning: the database has nothing of this machine."""
+        self._cursor = None
         with self._file.transaction(TOOL_TIMEOUT_SECONDS) as connection:
             connection.execute("DELETE FROM facts WHERE name = ?", (_CURSOR,))
 
     def seen(self) -> dict[str, bytes]:
         """Return the last point seen of each agent."""
-        return dict(self._read("SELECT agent_id, point FROM seen"))
+        try:
+            return dict(self._read("SELECT agent_id, point FROM seen"))
+        except StateCorruptError as error:
+            self._set_aside(error)
+            return {}
 
     def forget_agents(self, agent_ids: Sequence[str]) -> None:
         """Forget what was seen of agents that are gone."""
@@ -230,6 +265,8 @@ class Kept:
 
     def cursor(self) -> str | None:
         """Return how far the journal is sent; None = from its beginning."""
+        if self._cursor is not None:
+            return self._cursor
         rows = self._read("SELECT value FROM facts WHERE name = ?", _CURSOR)
         return str(rows[0][0]) if rows else None
 
@@ -239,7 +276,11 @@ class Kept:
         Raises:
             StateError: This machine's disk refused.
         """
-        rows = self._read("SELECT count(*), coalesce(sum(readings), 0), min(kept_at) FROM batches")
+        rows = self._read(
+            "SELECT count(*), coalesce(sum(readings), 0), min(kept_at) FROM batches"
+            " WHERE position > ?",
+            self._forgotten,
+        )
         dropped = self._read("SELECT value FROM facts WHERE name = ?", _DROPPED)
         if not rows:
             return Waiting(0, 0, None, 0)
@@ -253,15 +294,11 @@ class Kept:
             delete_quietly(self._file.path + suffix)
 
     def close(self) -> None:
-        """Close the file; the next call opens it again."""
+        """Store what was forgotten, and close the file; the next call opens it again."""
+        if self._forgotten or self._cursor is not None:
+            with suppress(StateError), self._file.transaction(TOOL_TIMEOUT_SECONDS) as connection:
+                self._forget(connection)
         self._file.close()
-
-    def _note(self, connection: JournalConnection, name: str, value: str) -> None:
-        connection.execute(
-            "INSERT INTO facts VALUES (?, ?)"
-            " ON CONFLICT (name) DO UPDATE SET value = excluded.value",
-            (name, value),
-        )
 
     def _read(self, query: str, *arguments: object) -> list[tuple[Any, ...]]:
         if not self._file.exists():
