@@ -1,6 +1,6 @@
 PYTHON ?= .venv/bin/python
 
-.PHONY: run test test-all durations frameworks mutants ci-full lint types bench bench-relay bench-workers bench-orchestrators soak docs hosts
+.PHONY: run test test-all durations frameworks mutants ci-full lint types bench bench-relay bench-workers bench-orchestrators soak docs hosts release-check
 
 run: .venv
 	.venv/bin/ultramon demo
@@ -57,6 +57,10 @@ bench-orchestrators: .venv
 
 soak: .venv
 	$(PYTHON) -m benchmarks.soak $(ARGS)
+
+# A release up to the upload
+release-check: .venv
+	$(PYTHON) scripts/release_check.py
 
 .venv:
 	python3 -m venv .venv
