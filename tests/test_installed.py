@@ -9,7 +9,12 @@ from pathlib import Path
 import pytest
 
 from ultramon import installed
-from ultramon.installed import IS_ON_INDEX, install_command, packages_of
+from ultramon.installed import (
+    IS_ON_INDEX,
+    install_command,
+    packages_of,
+    tool_install_commands,
+)
 
 ROOT = Path(__file__).resolve().parent.parent
 UV_LINES = "home = /usr/bin\nimplementation = CPython\nuv = 0.13.9\nversion_info = 3.11.7\n"
@@ -77,6 +82,16 @@ def test_a_command_of_pipx_or_uv_is_added_to_by_that(tmp_path, state_origin):
     assert install_command("tui", str(prefix)) == "pipx inject ultramon 'textual>=8.0'"
 
 
+def test_a_user_installs_from_the_clone(state_origin, tmp_path):
+    """The commands of pipx and uv name where this came from; a clone's directory where none is left."""
+    state_origin(f'{{"url": "{tmp_path.as_uri()}", "dir_info": {{}}}}')
+    path = shlex.quote(str(tmp_path))
+    assert tool_install_commands() == (f"pipx install {path}", f"uv tool install {path}")
+    tmp_path.joinpath("site", "ultramon-0.1.0.dist-info", "direct_url.json").unlink()
+    name = "ultramon" if IS_ON_INDEX else "."
+    assert tool_install_commands()[0] == f"pipx install {name}"
+
+
 def test_an_environment_that_is_not_active_is_named(monkeypatch):
     """The pip on PATH would install elsewhere."""
     monkeypatch.setenv("VIRTUAL_ENV", "/elsewhere")
@@ -94,7 +109,7 @@ def test_all_brings_what_every_command_can_use():
 
 def test_the_documents_name_what_works():
     """Before the first release nothing is on the index: a clone is installed from."""
-    texts = [ROOT / "README.md", *(ROOT / "docs").glob("*.md"), *(ROOT / "examples").rglob("*.md")]
+    texts = [ROOT / "README.md", *(ROOT / "docs").rglob("*.md"), *(ROOT / "examples").rglob("*.md")]
     for path in texts:
         named = re.findall(r"install (?:-U )?['\"]?ultramon\b", path.read_text())
         assert bool(named) <= IS_ON_INDEX, path

@@ -46,6 +46,17 @@ def install_command(extra: str, prefix: str | None = None) -> str:
     return f"{_installer(prefix)} {what}"
 
 
+def tool_install_commands() -> tuple[str, str]:
+    """Return the commands of pipx and of uv that install this ultramon for its user.
+
+    They name the directory or repository that it was installed from, while that is there; before the
+    first release else the present directory, as people call them in a clone.
+    """
+    source, _ = _source()
+    what = shlex.quote(source or (_NAME if IS_ON_INDEX else "."))
+    return f"pipx install {what}", f"uv tool install {what}"
+
+
 def packages_of(extra: str) -> list[str]:
     """Return the requirements of an extra, as they are stated; empty where nothing states them."""
     try:

@@ -11,6 +11,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from helpers import ROOT
 from helpers.client_home import OTHER_HOOKS, ClientHome
 
 from ultramon import __version__
@@ -402,7 +403,7 @@ def test_a_projects_own_environment_is_refused(client):
     """The interpreter of a checkout comes and goes; the hint says how to install for oneself."""
     done = client.run("install", "claude-code")
     assert done.returncode == ExitCode.FAILURE
-    assert "pipx install ultramon" in done.stderr
+    assert f"pipx install {shlex.quote(str(ROOT))}" in done.stderr
     assert "--force" in done.stderr
     assert not client.settings.exists()
 
@@ -435,7 +436,7 @@ def test_which_environments_last(tmp_path, monkeypatch):
         (("src", "loose", "venv"), home / "src" / "loose"),
         ((".cache", "uv", "archive-v0", "x"), "/"),
     ):
-        with pytest.raises(ConfigurationError, match="pipx install ultramon"):
+        with pytest.raises(ConfigurationError, match="`pipx install "):
             check(*parts, cwd=cwd)
 
 

@@ -10,6 +10,7 @@ import sys
 from ultramon.errors import ConfigurationError
 from ultramon.hosts.doctor_context import ok, problem, warning
 from ultramon.hosts.install.hook_commands import OurCommand, package_directory
+from ultramon.installed import tool_install_commands
 from ultramon.system.findings import Finding
 
 _PROJECT_MARKS = (".git", ".hg", "pyproject.toml", "setup.py", "package.json", ".claude")
@@ -18,10 +19,6 @@ _TOOL_MARKS = ("pipx_metadata.json", "uv-receipt.toml")
 _CACHES = frozenset((".cache", "Caches"))
 _START_SECONDS = 30
 _MODULES = "ultramon.hosts.hook_program, ultramon.hosts.claude_code.status_line"
-_ADVICE = (
-    "one that outlives the project: install the tool for yourself with `pipx install ultramon` or "
-    "`uv tool install ultramon` and run that one, or insist with --force"
-)
 
 
 def this_interpreter() -> str:
@@ -76,7 +73,7 @@ def check_lasting(cwd: str, *, prefix: str = sys.prefix, base: str = sys.base_pr
         return
     parts = prefix.split(os.sep)
     if not _CACHES.isdisjoint(parts):
-        raise ConfigurationError("interpreter", prefix, _ADVICE, "an environment in a cache")
+        raise ConfigurationError("interpreter", prefix, _advice(), "an environment in a cache")
     if any(os.path.exists(os.path.join(prefix, mark)) for mark in _TOOL_MARKS):
         return
     home = os.path.expanduser("~")
@@ -84,8 +81,16 @@ def check_lasting(cwd: str, *, prefix: str = sys.prefix, base: str = sys.base_pr
     # The home directory holds .claude and often .git, and is no project for that.
     while folder not in (home, os.path.dirname(folder)) and not home.startswith(folder + os.sep):
         if folder == cwd or any(os.path.exists(os.path.join(folder, m)) for m in _PROJECT_MARKS):
-            raise ConfigurationError("interpreter", prefix, _ADVICE, f"the venv of {folder}")
+            raise ConfigurationError("interpreter", prefix, _advice(), f"the venv of {folder}")
         folder = os.path.dirname(folder)
+
+
+def _advice() -> str:
+    pipx, uv = tool_install_commands()
+    return (
+        f"one that outlives the project: install the tool for yourself with `{pipx}` or `{uv}` "
+        "and run that one, or insist with --force"
+    )
 
 
 def check_interpreter(interpreter: str) -> None:
