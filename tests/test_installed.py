@@ -83,7 +83,7 @@ def test_a_command_of_pipx_or_uv_is_added_to_by_that(tmp_path, state_origin):
 
 
 def test_a_user_installs_from_the_clone(state_origin, tmp_path):
-    """The commands of pipx and uv name where this came from; a clone's directory where none is left."""
+    """The commands of pipx and uv name where this came from; else the clone one is in."""
     state_origin(f'{{"url": "{tmp_path.as_uri()}", "dir_info": {{}}}}')
     path = shlex.quote(str(tmp_path))
     assert tool_install_commands() == (f"pipx install {path}", f"uv tool install {path}")

@@ -49,8 +49,8 @@ def install_command(extra: str, prefix: str | None = None) -> str:
 def tool_install_commands() -> tuple[str, str]:
     """Return the commands of pipx and of uv that install this ultramon for its user.
 
-    They name the directory or repository that it was installed from, while that is there; before the
-    first release else the present directory, as people call them in a clone.
+    They name the directory or repository that it was installed from, while that is there; before
+    the first release else the present directory, as people call them in a clone.
     """
     source, _ = _source()
     what = shlex.quote(source or (_NAME if IS_ON_INDEX else "."))
