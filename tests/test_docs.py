@@ -12,6 +12,7 @@ import pytest
 
 ROOT = Path(__file__).resolve().parent.parent
 DOCUMENTS = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
+LINKED = [*DOCUMENTS, ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs" / "how").glob("*.md"))]
 BLOCK = re.compile(r"^```python\n(.*?)^```\n(?:```text\n(.*?)^```\n)?", re.MULTILINE | re.DOTALL)
 ADAPTER = re.compile(r"^from ultramon\.integrations\.(\w+)", re.MULTILINE)
 OWN_ENVIRONMENT = {"google_adk": "google.adk", "litellm": "litellm"}
@@ -85,7 +86,7 @@ def anchors(path: Path) -> set[str]:
     return {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings}
 
 
-@pytest.mark.parametrize("path", [*DOCUMENTS, ROOT / "CONTRIBUTING.md"], ids=lambda path: path.name)
+@pytest.mark.parametrize("path", LINKED, ids=lambda path: path.name)
 def test_every_local_link_leads_somewhere(path):
     """No page links to a file that is not there, nor to a heading that no page has."""
     for target, anchor in LINK.findall(path.read_text(encoding="utf-8")):

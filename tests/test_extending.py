@@ -9,6 +9,7 @@ import pytest
 from helpers import ROOT
 from helpers.distributions import EXTENSIONS, install_extension
 from helpers.program import environment
+from helpers.shown import matches
 
 PAGE = (ROOT / "docs" / "extending.md").read_text(encoding="utf-8")
 SECTION = re.compile(r"^## An? (\w+)\n(.*?)(?=^## |\Z)", re.MULTILINE | re.DOTALL)
@@ -23,13 +24,6 @@ def commands(section):
             lines = part.split("\n")
             more = [line[2:] for line in lines if line.startswith("> ")]
             yield "\n".join([lines[0], *more]), "\n".join(lines[1 + len(more) :])
-
-
-def matches(printed, shown):
-    """Return whether output is what the page shows: blanks count once, … stands for anything."""
-    words = " ".join(shown.split())
-    pattern = ".*".join(map(re.escape, words.split("…")))
-    return re.fullmatch(pattern, " ".join(printed.split()), re.DOTALL) is not None
 
 
 @pytest.mark.parametrize("kind", SECTIONS)
