@@ -58,6 +58,11 @@ bench-orchestrators: .venv
 soak: .venv
 	$(PYTHON) -m benchmarks.soak $(ARGS)
 
+# The site, from docs/: build/docs/README.html needs no network
+docs: .venv
+	.venv/bin/pip install -q -c constraints.txt -e '.[docs]'
+	$(PYTHON) -m sphinx -W --keep-going -q -b html docs build/docs
+
 # A release up to the upload
 release-check: .venv
 	$(PYTHON) scripts/release_check.py

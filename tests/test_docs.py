@@ -56,10 +56,10 @@ def test_every_python_block_runs_and_prints_what_the_document_says(code, expecte
         assert done.stdout == expected
 
 
-def test_the_orchestrator_of_the_first_page_runs_under_a_name_of_its_own(tmp_path):
+def test_the_orchestrator_of_the_quickstart_runs_under_a_name_of_its_own(tmp_path):
     """Started twice it works twice; under a name that is given it says what was done earlier."""
-    page = (ROOT / "README.md").read_text(encoding="utf-8")
-    shown = page.split("## Orchestrators", 1)[1].split("## ", 1)[0]
+    page = (ROOT / "docs" / "quickstart.md").read_text(encoding="utf-8")
+    shown = page.split("## A long list", 1)[1].split("## ", 1)[0]
     orchestrator, reviewer = re.findall(r"^```\n(.*?)^```$", shown, re.MULTILINE | re.DOTALL)
     imports = "import sys, time, ultramon\nfrom pathlib import Path\n"
     given = "from ultramon import Fleet\nfiles = ['a.txt', 'b.txt']\n"

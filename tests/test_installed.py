@@ -103,7 +103,7 @@ def test_all_brings_what_every_command_can_use():
     extras = {one.partition("extra == ")[2].strip("\"'") for one in requires("ultramon")} - {""}
     adapters = (ROOT / "ultramon" / "integrations").iterdir()
     frameworks = {path.stem.replace("_", "-") for path in adapters}
-    own = extras - frameworks - {"all", "bench", "dev", "mutants"}
+    own = extras - frameworks - {"all", "bench", "dev", "docs", "mutants"}
     assert set(packages_of("all")) == {one for extra in own for one in packages_of(extra)}
 
 
