@@ -12,7 +12,7 @@ from functools import partial
 from pathlib import Path
 
 import pytest
-from helpers import ci_cases, durations
+from helpers import ci_cases, durations, process_ways
 from hypothesis import HealthCheck, settings
 
 from ultramon.system.git import OTHER_REPOSITORY
@@ -125,6 +125,21 @@ def clean_environment(tmp_path, monkeypatch):
     monkeypatch.delenv("ANTHROPIC_1M_CONTEXT", raising=False)
     monkeypatch.setenv("ULTRAMON_STATE_DIR", str(tmp_path / "state"))
     monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "no-configuration"))
+
+
+@pytest.fixture(scope="session")
+def mac_library(tmp_path_factory):
+    """A library that answers on Linux as the one of macOS does."""
+    return process_ways.compile_mac_library(tmp_path_factory.mktemp("mac"))
+
+
+@pytest.fixture(params=process_ways.WAYS)
+def process_way(request, monkeypatch):
+    """Each way in which processes are found, with those before it switched off."""
+    library = request.getfixturevalue("mac_library") if request.param == "libproc" else None
+    process_ways.take(request.param, monkeypatch, library)
+    yield request.param
+    process_ways.forget()
 
 
 @pytest.fixture(params=["memory", "file", "postgres"])

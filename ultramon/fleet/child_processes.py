@@ -7,6 +7,7 @@ import os
 import signal
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, cast
 
+from ultramon.system import processes
 from ultramon.system.processes import process_started_at
 
 if TYPE_CHECKING:
@@ -243,7 +244,7 @@ def _exit_of_child(pid: int) -> Exit:
 def _memory_events_file(pid: int) -> str | None:
     """Return the file in which the kernel counts out-of-memory kills of a process's cgroup."""
     try:
-        with open(f"/proc/{pid}/cgroup", encoding="utf-8") as file:
+        with open(f"{processes.PROC}/{pid}/cgroup", encoding="utf-8") as file:
             for line in file:
                 # Version 2 of cgroups, the one with that file of counts.
                 if line.startswith("0::"):

@@ -6,9 +6,8 @@ import os
 import time
 from collections import namedtuple
 
+from ultramon.system import processes
 from ultramon.system.processes import boot_seconds, this_machine
-
-_TIME_NAMESPACE = "/proc/self/ns/time"
 
 
 class BootReading(namedtuple("BootReading", "boot_id offset_seconds")):
@@ -30,7 +29,7 @@ def read_boot() -> BootReading:
     boot_id = this_machine().boot_id.partition(":")[0]
     if boot_id:
         try:  # a container may count the seconds since the boot from another start
-            boot_id += os.readlink(_TIME_NAMESPACE)[4:]
+            boot_id += os.readlink(f"{processes.PROC}/self/ns/time")[4:]
         except OSError:
             pass
     return BootReading(boot_id, time.time() - boot_seconds())

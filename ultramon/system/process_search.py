@@ -1,6 +1,7 @@
 """Processes of this machine that are known for certain, and how they are found by environment.
 
-Only Linux shows the environment of a process. Elsewhere none is found, and a pid proves nothing.
+Linux shows the environment of a process, and macOS but for its own programs. Elsewhere none is
+found.
 """
 
 from __future__ import annotations
@@ -11,12 +12,17 @@ from contextlib import suppress
 from typing import TYPE_CHECKING
 
 from ultramon.errors import StateError
-from ultramon.system.processes import is_process_gone, process_started_at, sees_processes
+from ultramon.system import processes
+from ultramon.system.processes import (
+    has_proc,
+    is_process_gone,
+    other_way,
+    process_started_at,
+    sees_processes,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
-
-_PROC = "/proc"
 
 
 class KnownProcess:
@@ -71,12 +77,14 @@ def processes_with(environ: Mapping[str, str]) -> list[KnownProcess]:
     Raises:
         StateError: The system has no descriptors or no memory for it now.
     """
+    if not shows_environments():
+        return []  # and each look at all processes with `ps` would find a new one: itself
     wanted = {os.fsencode(f"{name}={value}") for name, value in environ.items()}
     found = []
     seen = {os.getpid()}
     try:
         # Again for those started meanwhile: a process that has just ended may have left another.
-        while new := [pid for pid in _pids() if pid not in seen]:
+        while new := [pid for pid in all_pids() if pid not in seen]:
             seen.update(new)
             for pid in _started_with(wanted, new):
                 started_at = process_started_at(pid)
@@ -85,25 +93,51 @@ def processes_with(environ: Mapping[str, str]) -> list[KnownProcess]:
                     found.append(KnownProcess(pid, started_at))
     except OSError as error:
         reason = f"cannot be searched: {error.strerror}"
-        raise StateError(_PROC, reason, "the next look tries again") from error
+        raise StateError(processes.PROC, reason, "the next look tries again") from error
     return found
 
 
-def _pids() -> list[int]:
-    return [int(name) for name in os.listdir(_PROC) if name.isdecimal()] if sees_processes() else []
+def shows_environments() -> bool:
+    """Return whether `processes_with` finds processes here; else its empty answer says nothing."""
+    way = None if has_proc() else other_way()
+    return sees_processes() and (way is None or way.SHOWS_ENVIRONMENTS)
+
+
+def all_pids() -> list[int]:
+    """Return the processes that this machine shows.
+
+    Raises:
+        OSError: The system has no descriptors for it now.
+    """
+    if not sees_processes():
+        return []
+    if has_proc():
+        return [int(name) for name in os.listdir(processes.PROC) if name.isdecimal()]
+    way = other_way()
+    return [] if way is None else way.pids()
 
 
 def _started_with(wanted: set[bytes], pids: Iterable[int]) -> list[int]:
     found = []
     for pid in pids:
         try:
-            with open(f"{_PROC}/{pid}/environ", "rb") as file:
-                environ = file.read()
+            environ = _environment(pid)
         except (ProcessLookupError, FileNotFoundError, PermissionError):
             continue
-        if wanted <= set(environ.split(b"\0")):
+        if wanted <= environ:
             found.append(pid)
     return found
+
+
+def _environment(pid: int) -> set[bytes]:
+    if not has_proc():
+        way = other_way()
+        try:
+            return set() if way is None else way.environment(pid)
+        except OSError:
+            return set()  # macOS has one error for all that it does not show
+    with open(f"{processes.PROC}/{pid}/environ", "rb") as file:
+        return set(file.read().split(b"\0"))
 
 
 def runs_in(program: str, *directories: str) -> bool:
@@ -116,13 +150,23 @@ def runs_in(program: str, *directories: str) -> bool:
     Returns:
         True as well where the system shows no processes: one may run.
     """
-    if not sees_processes():
+    if not shows_environments():  # nor places
         return True
-    for pid in _pids():
+    for pid in all_pids():
         with suppress(OSError):
-            with open(f"{_PROC}/{pid}/comm", "rb") as file:
-                name = file.read().rstrip(b"\n")
-            place = os.readlink(f"{_PROC}/{pid}/cwd") if name == os.fsencode(program) else None
+            place = _place(pid, os.fsencode(program))
             if place and any(f"{place}/".startswith(f"{one}/") for one in directories):
                 return True
     return False
+
+
+def _place(pid: int, program: bytes) -> str | None:
+    """Return where a process runs, if it is of a program."""
+    if not has_proc():
+        way = other_way()
+        found = None if way is None else way.place(pid)
+        return found[1] if found and found[0] == program else None
+    with open(f"{processes.PROC}/{pid}/comm", "rb") as file:
+        if file.read().rstrip(b"\n") != program:
+            return None
+    return os.readlink(f"{processes.PROC}/{pid}/cwd")

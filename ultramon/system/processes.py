@@ -1,4 +1,8 @@
-"""Identities of machines and processes, and whether a process still runs."""
+"""Identities of machines and processes, and whether a process still runs.
+
+Linux shows them in ``/proc``. Where there is none, `other_way` asks the C library of macOS, else
+the programs ``ps`` and ``sysctl``.
+"""
 
 from __future__ import annotations
 
@@ -9,7 +13,16 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-_PROC = "/proc"
+    from ultramon.system.process_way import ProcessWay
+
+PROC = "/proc"
+_BOOT_CLOCKS = ("CLOCK_BOOTTIME", "CLOCK_MONOTONIC_RAW")
+"""The second counts the time asleep on macOS, which lacks the first; `time.monotonic` does not."""
+_BOOT_CLOCK: int | None = next(
+    (getattr(time, one) for one in _BOOT_CLOCKS if hasattr(time, one)), None
+)
+_MARK_PRECISION = 100
+_chosen: list[ProcessWay | None] = []
 _UNKNOWN = "unknown"
 _SHORT_LIFE_SECONDS = 60.0
 _CLOEXEC = getattr(os, "O_CLOEXEC", 0)  # not on Windows
@@ -17,7 +30,7 @@ _CLOEXEC = getattr(os, "O_CLOEXEC", 0)  # not on Windows
 
 def _read_proc(path: str) -> str | None:
     try:
-        fd = os.open(f"{_PROC}/{path}", os.O_RDONLY | _CLOEXEC)
+        fd = os.open(f"{PROC}/{path}", os.O_RDONLY | _CLOEXEC)
     except OSError:
         return None
     try:
@@ -28,9 +41,24 @@ def _read_proc(path: str) -> str | None:
         os.close(fd)
 
 
+def has_proc() -> bool:
+    """Return whether this system shows its processes in ``/proc``."""
+    return os.path.exists(f"{PROC}/self/stat")
+
+
+def other_way() -> ProcessWay | None:
+    """Return how processes are found where there is no ``/proc``, chosen once; None = in no way."""
+    if not _chosen:
+        from ultramon.system import libproc, ps_program
+
+        ways: tuple[ProcessWay, ...] = (libproc, ps_program)
+        _chosen.append(next((way for way in ways if way.knows_this_process()), None))
+    return _chosen[0]
+
+
 def _pid_namespace() -> str:
     try:
-        return os.readlink(os.path.join(_PROC, "self/ns/pid"))
+        return os.readlink(f"{PROC}/self/ns/pid")
     except OSError:
         return ""
 
@@ -40,8 +68,9 @@ class MachineIdentity:
 
     Attributes:
         hostname: Node name.
-        boot_id: Boot id and pid namespace: containers share the first, not the second. Empty
-            where the system reports neither.
+        boot_id: Boot id and pid namespace: containers share the first, not the second. Without
+            namespaces the second is the way in which processes are found. Empty where the system
+            reports neither.
     """
 
     __slots__ = ("boot_id", "hostname")
@@ -55,7 +84,11 @@ def this_machine() -> MachineIdentity:
     """Return the identity of the machine this process runs on."""
     hostname = os.uname().nodename if hasattr(os, "uname") else os.environ.get("COMPUTERNAME", "")
     boot_id = (_read_proc("sys/kernel/random/boot_id") or "").strip()
-    return MachineIdentity(hostname, boot_id + _pid_namespace()[3:])
+    if boot_id or has_proc():
+        return MachineIdentity(hostname, boot_id + _pid_namespace()[3:])
+    way = other_way()
+    session = "" if way is None else way.boot_session()
+    return MachineIdentity(hostname, f"{session}:[{way.NAME}]" if way and session else "")
 
 
 def working_directory() -> str | None:
@@ -71,30 +104,44 @@ def command_words(pid: int) -> list[str]:
 
     Empty where the system does not say.
     """
-    return (_read_proc(f"{pid}/cmdline") or "").split("\0")[:-1]
+    words = _read_proc(f"{pid}/cmdline")
+    if words is None and not has_proc() and (way := other_way()) is not None:
+        return way.command_words(pid)
+    return (words or "").split("\0")[:-1]
 
 
 def process_started_at(pid: int) -> str | None:
     """Return an opaque mark of a process's start, None when it does not run.
 
-    A pid is reused, the pair of pid and start is not. A zombie does not run. Without a readable
-    ``/proc`` the mark of every existing pid is ``"unknown"``.
+    A pid is reused, the pair of pid and start is not. A zombie does not run. Where the system does
+    not say, the mark of every existing pid is ``"unknown"``.
     """
+    found = _look_up(pid)
+    return None if found is None else found[1]
+
+
+def _look_up(pid: int) -> tuple[int | None, str] | None:
+    """Return parent and mark of a process, None when it does not run."""
     stat = _read_proc(f"{pid}/stat")
     if stat is not None:
         # The name of the program, in parentheses, may hold blanks and parentheses itself.
         fields = stat[stat.rfind(")") + 2 :].split()
-        return None if len(fields) < 20 or fields[0] in "ZX" else fields[19]
-    if os.path.exists(os.path.join(_PROC, "self/stat")):
+        return None if len(fields) < 20 or fields[0] in "ZX" else (int(fields[1]), fields[19])
+    if has_proc():
         # The file could not be opened for want of descriptors; that does not end a process.
-        return _UNKNOWN if os.path.exists(os.path.join(_PROC, str(pid))) else None
+        return (None, _UNKNOWN) if os.path.exists(f"{PROC}/{pid}") else None
+    if (way := other_way()) is not None:
+        try:
+            return way.look_up(pid)
+        except OSError:
+            pass  # e.g. of another user's process it says nothing
     try:
         os.kill(pid, 0)
     except ProcessLookupError:
         return None
     except OSError:
         pass  # e.g. PermissionError: it exists, and is another user's
-    return _UNKNOWN
+    return None, _UNKNOWN
 
 
 def is_process_gone(
@@ -108,18 +155,39 @@ def is_process_gone(
 
 
 def sees_processes() -> bool:
-    """Return whether ``/proc`` shows the namespace in which this process has its pid."""
+    """Return whether the system shows the processes among which this one has its pid."""
     try:
-        return os.readlink(os.path.join(_PROC, "self")) == str(os.getpid())
+        return os.readlink(f"{PROC}/self") == str(os.getpid())
     except OSError:
-        return False
+        return not has_proc() and other_way() is not None
+
+
+def shares_processes(pid: int) -> bool:
+    """Return whether a process has its pid among the same ones as this process.
+
+    False as well where it is not to be seen from here.
+    """
+    if has_proc():
+        try:
+            return _pid_namespace() == os.readlink(f"{PROC}/{pid}/ns/pid")
+        except OSError:
+            return False
+    # A system without /proc has one namespace for all.
+    return sees_processes() and process_started_at(pid) not in (None, _UNKNOWN)
+
+
+def resident_bytes() -> int:
+    """Return the memory that this process occupies, 0 where the system does not say."""
+    statm = _read_proc("self/statm")
+    if statm is not None:
+        return int(statm.split()[1]) * os.sysconf("SC_PAGE_SIZE")
+    way = None if has_proc() else other_way()
+    return 0 if way is None else way.resident_bytes(os.getpid())
 
 
 def boot_seconds() -> float:
-    """Return how long the machine has been up: a clock that is never set."""
-    if hasattr(time, "CLOCK_BOOTTIME"):
-        return time.clock_gettime(time.CLOCK_BOOTTIME)
-    return time.monotonic()
+    """Return how long the machine has been up, asleep or not: a clock that is never set."""
+    return time.monotonic() if _BOOT_CLOCK is None else time.clock_gettime(_BOOT_CLOCK)
 
 
 def started_at_boot_seconds(mark: str | None) -> float:
@@ -132,12 +200,17 @@ def started_at_boot_seconds(mark: str | None) -> float:
         mark: As `process_started_at` returned it, less than a minute after the start.
 
     Returns:
-        The time now where the system does not say.
+        The time now where the system does not say, or to the second only.
     """
     now = boot_seconds()
     if mark is None or not mark.isdecimal():
         return now
-    started_at = int(mark) / os.sysconf("SC_CLK_TCK")
+    if has_proc():
+        started_at = int(mark) / os.sysconf("SC_CLK_TCK")
+    elif (way := other_way()) is not None and way.MARKS_PER_SECOND >= _MARK_PRECISION:
+        started_at = int(mark) / way.MARKS_PER_SECOND - (time.time() - now)
+    else:
+        return now
     # A sandbox may count from another start, or always say 0.
     return started_at if 0 <= now - started_at < _SHORT_LIFE_SECONDS else now
 
@@ -145,16 +218,17 @@ def started_at_boot_seconds(mark: str | None) -> float:
 def ancestors(pid: int | None = None) -> list[tuple[int, str]]:
     """Return the processes above one (None = this one) with their starts, the parent first.
 
-    Without a readable ``/proc`` only the parent of this process is known.
+    Where the system shows no processes, only the parent of this one is known.
     """
     found: list[tuple[int, str]] = []
-    above: int | None = os.getppid() if pid is None else _parent(pid)
-    while above and (started := process_started_at(above)) is not None:
-        found.append((above, started))
-        above = _parent(above)
+    above = os.getppid() if pid is None else parent_of(pid)
+    while above and (one := _look_up(above)) is not None:
+        found.append((above, one[1]))
+        above = one[0]
     return found
 
 
-def _parent(pid: int) -> int | None:
-    stat = _read_proc(f"{pid}/stat")
-    return None if stat is None else int(stat[stat.rfind(")") + 2 :].split()[1])
+def parent_of(pid: int) -> int | None:
+    """Return the process that started another one; None = unknown, or it does not run."""
+    found = _look_up(pid)
+    return None if found is None else found[0]

@@ -151,7 +151,7 @@ def test_without_proc_a_lost_agent_must_have_been_silent_before_another_starts(s
     facts = {"outcome": "lost", "reason": "process 1 is gone", "exit": {}}
     lost = record.event("agent_lost", source="fleet:main", at=before.clock.now(), n=1, **facts)
     before.fleet.backend.append_events([lost])
-    monkeypatch.setattr(children, "sees_processes", lambda: False)
+    monkeypatch.setattr(children, "shows_environments", lambda: False)
     after = steps([])
     after(590)
     assert after.jobs == []

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from ultramon.fleet.child_processes import WatchedPid, exit_of_code, return_code, watch_process
 from ultramon.fleet.supervise.process_group import ProcessGroup, group_led_by, is_in_group
-from ultramon.system.process_search import KnownProcess, processes_with
+from ultramon.system.process_search import KnownProcess, processes_with, shows_environments
 from ultramon.system.processes import process_started_at, sees_processes, this_machine
 
 if TYPE_CHECKING:
@@ -106,7 +106,7 @@ class Children:
         record, process = self._agents.records.get(context.agent_id), context.process
         places = [] if process is None else [(process["hostname"], process["bootId"])]
         places += [] if record is None else [(record.hostname, record.boot_id)]
-        if not (context.agent_id in self._children or sees_processes()):
+        if not (context.agent_id in self._children or shows_environments()):
             return False
         return all(self._is_here(*place) for place in places or [supervisor])
 

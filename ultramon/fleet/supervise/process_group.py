@@ -6,7 +6,7 @@ import os
 from contextlib import suppress
 from dataclasses import dataclass
 
-from ultramon.system.process_search import together_with
+from ultramon.system.process_search import all_pids, together_with
 from ultramon.system.processes import process_started_at, sees_processes
 
 
@@ -32,8 +32,7 @@ class ProcessGroup:
         if not sees_processes():
             return True
         # A zombie, which may never be reaped, does not run.
-        pids = [int(name) for name in os.listdir("/proc") if name.isdecimal()]
-        members = [pid for pid in pids if _group_of(pid) == self.number and _may_end(pid)]
+        members = [pid for pid in all_pids() if _group_of(pid) == self.number and _may_end(pid)]
         running = [pid for pid in members if process_started_at(pid) is not None]
         # The leader has ended: a process that runs under its number leads another group.
         return bool(running) and self.number not in running

@@ -32,7 +32,7 @@ from ultramon.system.files import (
     replace_file,
 )
 from ultramon.system.locks import Lock, LockedError
-from ultramon.system.processes import process_started_at
+from ultramon.system.processes import process_started_at, resident_bytes
 from ultramon.system.timestamps import format_time
 from ultramon.version import __version__
 
@@ -330,7 +330,7 @@ class Resident:
             "atOnce": self._hosts.at_once_count,
             "atWork": self._calls,
             "refused": self._refused_count,
-            "residentBytes": _resident_bytes(),
+            "residentBytes": resident_bytes(),
         }
 
     def _fail(self, problem: str) -> None:
@@ -348,11 +348,3 @@ def _is_at(path: str, inode: int) -> bool:
         return os.lstat(path).st_ino == inode
     except OSError:
         return False
-
-
-def _resident_bytes() -> int:
-    try:
-        with open("/proc/self/statm", "rb") as file:
-            return int(file.read().split()[1]) * os.sysconf("SC_PAGE_SIZE")
-    except (OSError, ValueError, IndexError):
-        return 0

@@ -10,6 +10,7 @@ import sys
 
 from ultramon.hosts.resident.place import Place
 from ultramon.system.files import close_quietly, open_private
+from ultramon.system.processes import shares_processes
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -41,7 +42,8 @@ def start(store: HookStore, *, is_session_start: bool) -> None:
     if not (store.installed.resident and sys.executable):
         return
     process_id = store.host.dialect.process_id(store.environ) or os.getppid()
-    if not (_outlives_hooks(process_id) and _is_due(store, is_session_start)):
+    # What this process starts ends with the sandbox of the hook, if there is one.
+    if not (shares_processes(process_id) and _is_due(store, is_session_start)):
         return
     null = (os.devnull, os.O_RDWR, 0)
     arguments = (store.directory.path, store.host.name, str(process_id))
@@ -68,14 +70,6 @@ def _is_due(store: HookStore, is_session_start: bool) -> bool:
     close_quietly(open_private(path))
     os.utime(path, (store.now, store.now), follow_symlinks=False)
     return True
-
-
-def _outlives_hooks(host_pid: int) -> bool:
-    """Return whether what this process starts lives on: a sandbox of the hook would end with it."""
-    try:
-        return os.readlink("/proc/self/ns/pid") == os.readlink(f"/proc/{host_pid}/ns/pid")
-    except OSError:
-        return False  # the host is not to be seen from here
 
 
 def end_hung(store: HookStore) -> bool:

@@ -13,7 +13,7 @@ from ultramon.cli.resumption import resume_command
 from ultramon.state.agent_rows import name_of
 from ultramon.state.liveness import ENDED, LOST
 from ultramon.state.record import SDK_HOST, host_memory
-from ultramon.system.processes import this_machine
+from ultramon.system.processes import parent_of, this_machine
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -117,12 +117,7 @@ def _is_below(pid: int | None, ancestor: int) -> bool:
             return True
         if not pid or pid == 1:
             return False
-        try:
-            with open(f"/proc/{pid}/stat", encoding="utf-8", errors="replace") as file:
-                # The name of the program stands in brackets, and may hold brackets itself.
-                pid = int(file.read().rpartition(")")[2].split()[1])
-        except (OSError, ValueError, IndexError):
-            return False
+        pid = parent_of(pid)
     return False
 
 
