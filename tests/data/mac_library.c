@@ -99,6 +99,7 @@ int proc_pidinfo(int pid, int flavor, uint64_t arg, void *buffer, int size) {
   if (flavor == PROC_PIDTBSDINFO && size == sizeof(struct proc_bsdinfo)) {
     struct proc_bsdinfo info = {.pbi_pid = pid, .pbi_ppid = ppid, .pbi_pgid = pgid, .pbi_status = 2};
     uint64_t at = BOOT_MICROSECONDS + start * 1000000 / sysconf(_SC_CLK_TCK);
+    at += pid % 100 * 100; /* Linux counts to 10 ms, macOS to a microsecond */
     strncpy(info.pbi_comm, name, sizeof info.pbi_comm - 1);
     info.pbi_start_tvsec = at / 1000000;
     info.pbi_start_tvusec = at % 1000000;

@@ -215,10 +215,10 @@ def test_the_start_of_a_process_is_on_the_clock_of_the_machine():
     before = boot_seconds()
     pid = os.spawnv(os.P_NOWAIT, "/bin/sleep", ["sleep", "60"])
     try:
-        started = started_at_boot_seconds(process_started_at(pid))
+        started = started_at_boot_seconds(pid, process_started_at(pid))
     finally:
         os.kill(pid, signal.SIGKILL)
         os.waitpid(pid, 0)
     assert before - 0.02 <= started <= boot_seconds()
     for odd in (None, "unknown", "0", "99999999999"):
-        assert boot_seconds() - 5 < started_at_boot_seconds(odd) <= boot_seconds()
+        assert boot_seconds() - 5 < started_at_boot_seconds(pid, odd) <= boot_seconds()

@@ -86,12 +86,12 @@ def test_the_processes_above_are_known(process_way, waiting):
     assert parent_of(waiting.pid) == os.getpid()
 
 
-def test_a_machine_is_one_of_its_boot_and_way(process_way):
-    """Marks of two ways are never compared: they count from different starts, in other units."""
+def test_a_machine_is_one_of_its_boot_and_namespace(process_way):
+    """A system without ``/proc`` has one namespace for all its processes."""
     machine = this_machine()
     assert machine.hostname == os.uname().nodename
     boot, _, namespace = machine.boot_id.partition(":")
-    names = {"libproc": "[libproc]", "ps": "", "proc": os.readlink("/proc/self/ns/pid")[4:]}
+    names = {"libproc": "[all]", "ps": "", "proc": os.readlink("/proc/self/ns/pid")[4:]}
     assert namespace == names[process_way]
     # Without a boot no end of a process is proven: Linux has no key of that name.
     assert bool(boot) == (process_way != "ps")
@@ -135,13 +135,15 @@ def test_the_memory_of_this_process_is_known(process_way):
 
 def test_a_start_is_on_the_clock_of_the_boot(process_way, waiting):
     """To 10 ms, or not at all: then it is now."""
-    at = started_at_boot_seconds(process_started_at(waiting.pid))
+    at = started_at_boot_seconds(waiting.pid, process_started_at(waiting.pid))
     now = boot_seconds()
     if process_way == "ps":
         assert now - at < 0.5
     assert now - 30 < at <= now
+    waiting.kill()
+    waiting.wait()
     for odd in (None, "unknown", "0", "99999999999"):
-        assert boot_seconds() - 5 < started_at_boot_seconds(odd) <= boot_seconds()
+        assert boot_seconds() - 5 < started_at_boot_seconds(waiting.pid, odd) <= boot_seconds()
 
 
 def test_the_clock_of_the_boot_counts_on_through_sleep():
@@ -151,7 +153,8 @@ def test_the_clock_of_the_boot_counts_on_through_sleep():
 
 
 def test_without_any_way_a_pid_alone_is_known(monkeypatch, waiting):
-    """Nothing is proven by it."""
+    """Nothing is proven by it, and no process has the pid 0."""
+    assert process_started_at(0) is None
     monkeypatch.setattr(processes, "PROC", "/nowhere")
     monkeypatch.setattr(processes, "_chosen", [])
     monkeypatch.setattr(ps_program, "PS", "/nowhere/ps")

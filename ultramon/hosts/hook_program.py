@@ -62,7 +62,8 @@ def run(
             return 0  # a session that the agent itself has begun: it inherits the relay's variables
         now = time.time()
         store = HookStore(host, directory, choices_path, environ, event=name, now=now)
-        store.began_at = started_at_boot_seconds(process_started_at(os.getpid()))
+        pid = os.getpid()
+        store.began_at = started_at_boot_seconds(pid, process_started_at(pid))
         store.is_retry = unanswered is not None and unanswered.was_asked
         call = HookCall(event, store)
         agent_id = call.agent_id

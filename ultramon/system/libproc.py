@@ -15,8 +15,6 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     import ctypes
 
-NAME = "libproc"
-MARKS_PER_SECOND = 1_000_000
 SHOWS_ENVIRONMENTS = True
 """But for those of the system's own programs, as /bin/sh, which macOS hides."""
 
@@ -42,9 +40,7 @@ def knows_this_process() -> bool:
         found = look_up(os.getpid())
     except (ImportError, AttributeError, OSError):
         return False  # a Python without `ctypes`, or not macOS
-    return found is not None and (
-        found[0] == os.getppid() and int(found[1]) // MARKS_PER_SECOND in _SECONDS
-    )
+    return found is not None and (found[0] == os.getppid() and int(found[1]) in _SECONDS)
 
 
 @cache
@@ -68,8 +64,18 @@ def look_up(pid: int) -> tuple[int, str] | None:
     found = _information(pid, _BSD_INFO, _BSD_INFO_BYTES)
     if found is None or _number(found, _STATUS_AT) == _ZOMBIE:
         return None
-    seconds, microseconds = _number(found, _START_AT, 8), _number(found, _START_AT + 8, 8)
-    return _number(found, _PARENT_AT), str(seconds * MARKS_PER_SECOND + microseconds)
+    return _number(found, _PARENT_AT), str(_number(found, _START_AT, 8))
+
+
+def started_at(pid: int) -> float | None:
+    """Return the epoch seconds of a start, to the microsecond; None = unknown."""
+    try:
+        found = _information(pid, _BSD_INFO, _BSD_INFO_BYTES)
+    except OSError:
+        return None
+    if found is None:
+        return None
+    return _number(found, _START_AT, 8) + _number(found, _START_AT + 8, 8) / 1e6
 
 
 def pids() -> list[int]:

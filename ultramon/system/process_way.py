@@ -8,10 +8,6 @@ from typing import Protocol
 class ProcessWay(Protocol):
     """A way to ask the system about processes, other than ``/proc``."""
 
-    NAME: str
-    """Part of a boot id: what two ways say of one process is not compared."""
-    MARKS_PER_SECOND: int
-    """A mark of a start counts so many a second, from 1970."""
     SHOWS_ENVIRONMENTS: bool
 
     def knows_this_process(self) -> bool:
@@ -23,9 +19,14 @@ class ProcessWay(Protocol):
     def look_up(self, pid: int) -> tuple[int, str] | None:
         """Return parent and mark of a process; None for one that does not run, a zombie too.
 
+        The mark is the second of its start, from 1970: of all ways the same.
+
         Raises:
             OSError: The system does not say.
         """
+
+    def started_at(self, pid: int) -> float | None:
+        """Return the epoch seconds of a start to the millisecond or better; None = unknown."""
 
     def pids(self) -> list[int]:
         """Return the processes of all users."""

@@ -21,7 +21,8 @@ _BOOT_CLOCKS = ("CLOCK_BOOTTIME", "CLOCK_MONOTONIC_RAW")
 _BOOT_CLOCK: int | None = next(
     (getattr(time, one) for one in _BOOT_CLOCKS if hasattr(time, one)), None
 )
-_MARK_PRECISION = 100
+_LOOKS_AT_CLOCKS = 5
+_ONE_NAMESPACE = "[all]"
 _chosen: list[ProcessWay | None] = []
 _UNKNOWN = "unknown"
 _SHORT_LIFE_SECONDS = 60.0
@@ -68,9 +69,8 @@ class MachineIdentity:
 
     Attributes:
         hostname: Node name.
-        boot_id: Boot id and pid namespace: containers share the first, not the second. Without
-            namespaces the second is the way in which processes are found. Empty where the system
-            reports neither.
+        boot_id: Boot id and pid namespace: containers share the first, not the second. Empty
+            where the system reports neither.
     """
 
     __slots__ = ("boot_id", "hostname")
@@ -88,7 +88,7 @@ def this_machine() -> MachineIdentity:
         return MachineIdentity(hostname, boot_id + _pid_namespace()[3:])
     way = other_way()
     session = "" if way is None else way.boot_session()
-    return MachineIdentity(hostname, f"{session}:[{way.NAME}]" if way and session else "")
+    return MachineIdentity(hostname, session and f"{session}:{_ONE_NAMESPACE}")
 
 
 def working_directory() -> str | None:
@@ -130,6 +130,8 @@ def _look_up(pid: int) -> tuple[int | None, str] | None:
     if has_proc():
         # The file could not be opened for want of descriptors; that does not end a process.
         return (None, _UNKNOWN) if os.path.exists(f"{PROC}/{pid}") else None
+    if pid <= 0:
+        return None  # `kill` takes these for groups of processes
     if (way := other_way()) is not None:
         try:
             return way.look_up(pid)
@@ -190,13 +192,14 @@ def boot_seconds() -> float:
     return time.monotonic() if _BOOT_CLOCK is None else time.clock_gettime(_BOOT_CLOCK)
 
 
-def started_at_boot_seconds(mark: str | None) -> float:
+def started_at_boot_seconds(pid: int, mark: str | None) -> float:
     """Return when a short-lived process was started, on the clock of `boot_seconds`, to 10 ms.
 
     Of two processes that one parent has started the later one never gets the earlier time, however
     late each comes to read a clock.
 
     Args:
+        pid: The process.
         mark: As `process_started_at` returned it, less than a minute after the start.
 
     Returns:
@@ -207,12 +210,23 @@ def started_at_boot_seconds(mark: str | None) -> float:
         return now
     if has_proc():
         started_at = int(mark) / os.sysconf("SC_CLK_TCK")
-    elif (way := other_way()) is not None and way.MARKS_PER_SECOND >= _MARK_PRECISION:
-        started_at = int(mark) / way.MARKS_PER_SECOND - (time.time() - now)
     else:
-        return now
+        way = other_way()
+        if way is None or (wall_seconds := way.started_at(pid)) is None:
+            return now
+        started_at = wall_seconds - _wall_ahead_seconds()
     # A sandbox may count from another start, or always say 0.
     return started_at if 0 <= now - started_at < _SHORT_LIFE_SECONDS else now
+
+
+def _wall_ahead_seconds() -> float:
+    """Return how far the wall clock is ahead of that of the boot, to some microseconds."""
+    looks = []
+    for _ in range(_LOOKS_AT_CLOCKS):
+        before, wall, after = boot_seconds(), time.time(), boot_seconds()
+        # The closest look: a process may be set aside between two of them.
+        looks.append((after - before, wall - (before + after) / 2))
+    return min(looks)[1]
 
 
 def ancestors(pid: int | None = None) -> list[tuple[int, str]]:

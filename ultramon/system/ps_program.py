@@ -13,8 +13,6 @@ from functools import cache
 
 from ultramon.system.timestamps import parse_time
 
-NAME = "ps"
-MARKS_PER_SECOND = 1
 SHOWS_ENVIRONMENTS = False
 
 PS = "/bin/ps"
@@ -72,6 +70,11 @@ def parse_start(words: list[str]) -> int | None:
     number = _MONTHS.find(month) // 3 + 1
     at = parse_time(f"{year}-{number:02}-{day:0>2}T{clock}Z")
     return None if at is None else int(at)
+
+
+def started_at(pid: int) -> float | None:
+    """Return None: only the second is printed."""
+    return None
 
 
 def pids() -> list[int]:

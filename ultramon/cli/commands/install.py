@@ -202,7 +202,7 @@ def carry_out(plan: Plan, *, dry_run: bool, verbose: bool, json: bool, **more: A
 @click.option(
     "--resident/--no-resident",
     default=None,
-    help="Let one process answer all hooks.  [Linux: yes]",
+    help="Let one process answer all hooks.  [Linux, macOS: yes]",
 )
 @state_dir_option()
 @json_option

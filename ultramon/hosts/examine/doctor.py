@@ -40,6 +40,7 @@ from ultramon.system.ids import random_hex
 from ultramon.system.processes import this_machine
 from ultramon.system.terminal_text import first_of
 from ultramon.system.timestamps import format_time
+from ultramon.system.windows_drives import windows_drive_of
 
 MEASURED_AFTER_SECONDS = 120.0
 """An agent that is active for longer has had a response that could be read."""
@@ -78,6 +79,10 @@ def check_directory(context: DoctorContext) -> Iterator[Finding]:
             message = f"{folder} takes no file ({refusal}): no state is kept"
             yield problem(name, message, _ROOM)
             return
+    if (drive := windows_drive_of(directory)) is not None:
+        message = f"{directory} is on the Windows drive {drive}, which does not keep Linux' locks"
+        yield warning(name, message, "set ULTRAMON_STATE_DIR to a directory of Linux")
+        return
     yield ok(name, directory)
 
 

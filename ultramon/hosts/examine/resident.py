@@ -66,7 +66,7 @@ def _why_none(stored: InstalledChoices, install: str) -> str:
     if stored.resident_choice is False:
         return "--no-resident was chosen"
     if not can_have_resident():
-        return "it needs Linux"
+        return "it needs Linux or macOS"
     return f"an older ultramon installed; {install} changes that"
 
 

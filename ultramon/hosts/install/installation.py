@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import os
 import socket
+import sys
 import time
 from collections.abc import Iterable
 from contextlib import suppress
@@ -127,7 +128,7 @@ class Installation(PlannedChange):
         # A person's choice is stored apart from what follows: an older file's `false` is no choice.
         can, installed = can_have_resident(), self.installed
         if request.choices.resident and not can:
-            allowed = "false here: only Linux says who is at the other end of a socket"
+            allowed = "false here: only Linux and macOS say who is at the other end of a socket"
             raise ConfigurationError("resident", True, allowed, "argument")
         chosen = installed.resident_choice
         installed.resident = can if chosen is None else chosen
@@ -322,7 +323,8 @@ class Removal(PlannedChange):
 
 def can_have_resident() -> bool:
     """Return whether the system says who is at the other end of a socket."""
-    return hasattr(socket, "SO_PEERCRED")
+    # On macOS by two options that `socket` does not name.
+    return hasattr(socket, "SO_PEERCRED") or sys.platform == "darwin"
 
 
 def _missing_folders(path: str) -> list[str]:

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import os
 import socket
-import struct
 import time
 
 from ultramon.hosts.calls.session_environment import CALLER
@@ -20,6 +19,7 @@ from ultramon.hosts.resident.forwarder import (
     PACKAGE_MARK,
     SIZE_DIGITS,
     TAKEN,
+    read_peer,
 )
 
 REQUEST_SECONDS = 2.0
@@ -29,7 +29,6 @@ PRINT_SECONDS = 2.0
 _MAX_REQUEST_BYTES = MAX_PAYLOAD_BYTES + (1 << 18)
 _HEAD_BYTES = len(MAGIC) + SIZE_DIGITS
 _FIELDS = 6
-_CREDENTIALS = "3i"
 
 
 class GoneError(Exception):
@@ -71,14 +70,18 @@ class Exchange:
     Attributes:
         process_id: The forwarder's process, as the system says.
         user_id: Its user.
+
+    Raises:
+        GoneError: The forwarder has gone.
     """
 
     def __init__(self, connection: socket.socket) -> None:
         self._connection = connection
         self._is_taken = False
-        size = struct.calcsize(_CREDENTIALS)
-        found = connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, size)
-        self.process_id, self.user_id, _ = struct.unpack(_CREDENTIALS, found)
+        try:
+            self.process_id, self.user_id = read_peer(connection)
+        except OSError as error:
+            raise GoneError(str(error)) from error  # macOS forgets who hung up
 
     def read_request(self) -> Request:
         """Read the request.

@@ -1,7 +1,7 @@
 """The first code of an installed command: it hands the call to the resident and prints the answer.
 
 Imports `posix`, `sys` and, where a socket is there, `_socket` and `_signal`: every further module
-would cost each tool call more than the exchange does. Linux only.
+would cost each tool call more than the exchange does. Linux and macOS.
 """
 
 import posix
@@ -36,7 +36,7 @@ PAUSE_SECONDS = 60.0
 """For how long a resident is not asked that did not answer in time."""
 PAUSE_SUFFIX = b".hung"
 MAX_PATH_BYTES = 100
-"""Of a socket; the system takes 107."""
+"""Of a socket; Linux takes 107, macOS 103."""
 
 OWN_VARIABLES = (
     "HOME",
@@ -55,6 +55,9 @@ _INSIDE = b"ULTRAMON_STATUS_LINE"
 # A hash library would cost a hook 0.3 ms.
 _MERSENNE_PRIME = 2**89 - 1
 _SOCKET_TYPE, _TYPE_MASK = 0o140000, 0o170000
+# Of macOS, where `_socket` has no SO_PEERCRED, nor names for these.
+_SOL_LOCAL, _LOCAL_PEERCRED, _LOCAL_PEERPID = 0, 1, 2
+_XUCRED_BYTES, _XUCRED_VERSION = 76, 0
 
 
 class Unanswered:
@@ -188,9 +191,8 @@ def _ask(path: bytes, request: bytes, own: Unanswered) -> bool:
         own.may_start = True
         return False
     try:
-        credentials = connection.getsockopt(_socket.SOL_SOCKET, _socket.SO_PEERCRED, 12)
         # A socket at which another user's process listens gets no payload.
-        if int.from_bytes(credentials[4:8], sys.byteorder) != posix.geteuid():
+        if read_peer(connection)[1] != posix.geteuid():
             return False
         own.was_asked = True
         connection.sendall(request)
@@ -205,6 +207,28 @@ def _ask(path: bytes, request: bytes, own: Unanswered) -> bool:
         return True
     own.may_start = said == OLDER
     return said == NOTHING
+
+
+def read_peer(connection: "Socket") -> tuple[int, int]:
+    """Return the process and the user at the other end of a socket, as the system says.
+
+    Raises:
+        OSError: It does not say.
+    """
+    import _socket
+
+    try:
+        found = connection.getsockopt(_socket.SOL_SOCKET, _socket.SO_PEERCRED, 12)
+        return _number(found, 0), _number(found, 4)
+    except (AttributeError, OSError):
+        found = connection.getsockopt(_SOL_LOCAL, _LOCAL_PEERCRED, _XUCRED_BYTES)
+    if len(found) != _XUCRED_BYTES or _number(found, 0) != _XUCRED_VERSION:
+        raise OSError("the system does not say who is at the other end")
+    return connection.getsockopt(_SOL_LOCAL, _LOCAL_PEERPID), _number(found, 4)
+
+
+def _number(data: bytes, at: int) -> int:
+    return int.from_bytes(data[at : at + 4], sys.byteorder)
 
 
 def _hand_over(answer: bytes, connection: "Socket") -> None:

@@ -49,7 +49,7 @@ class ResidentStore(HookStore):
         super().__init__(host, directory, path, environ, event=event, now=now)
         if forwarder_pid != request.parent_pid:  # else the host itself calls, and lives on
             # When the host made the call, not when the resident got to it.
-            self.began_at = started_at_boot_seconds(self._printer[1])
+            self.began_at = started_at_boot_seconds(*self._printer)
 
     def printer(self) -> list[Any]:
         """Return the forwarder: it prints the answer, or handles the call itself."""
