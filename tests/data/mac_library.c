@@ -84,7 +84,9 @@ int proc_pidinfo(int pid, int flavor, uint64_t arg, void *buffer, int size) {
   struct stat owner;
   snprintf(folder, sizeof folder, PROC "/%d", pid);
   ssize_t count = read_proc(pid, "stat", stat, sizeof stat - 1);
-  if (pid <= 0 || count <= 0 || lstat(folder, &owner)) return refuse(ESRCH);
+  int why = errno;
+  if (pid <= 0 || lstat(folder, &owner)) return refuse(ESRCH);
+  if (count <= 0) return refuse(why == ENOENT ? ESRCH : why);
   if (geteuid() && owner.st_uid != geteuid()) return refuse(EPERM);
   stat[count] = 0;
   char *name = strchr(stat, '(') + 1, *rest = strrchr(stat, ')');

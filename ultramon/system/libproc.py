@@ -79,13 +79,20 @@ def started_at(pid: int) -> float | None:
 
 
 def pids() -> list[int]:
-    """Return the processes of all users."""
+    """Return the processes of all users.
+
+    Raises:
+        OSError: The system does not say.
+    """
     ctypes, library = _library()
     # Some are started while the room for them is made.
     count = library.proc_listallpids(None, 0) + _MORE_PIDS
     buffer = (ctypes.c_int * count)()
     found = library.proc_listallpids(buffer, ctypes.sizeof(buffer))
-    return [pid for pid in buffer[: max(0, found)] if pid > 0]
+    if found <= 0:
+        number = ctypes.get_errno() or errno.EIO
+        raise OSError(number, os.strerror(number))
+    return [pid for pid in buffer[:found] if pid > 0]
 
 
 def command_words(pid: int) -> list[str]:

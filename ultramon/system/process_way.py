@@ -29,7 +29,11 @@ class ProcessWay(Protocol):
         """Return the epoch seconds of a start to the millisecond or better; None = unknown."""
 
     def pids(self) -> list[int]:
-        """Return the processes of all users."""
+        """Return the processes of all users.
+
+        Raises:
+            OSError: The system does not say.
+        """
 
     def command_words(self, pid: int) -> list[str]:
         """Return the words that a process was started with; empty where that is not shown."""
