@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import shutil
 import subprocess
+import sys
 import time
 from pathlib import Path
 
@@ -17,7 +18,9 @@ _SOURCE = Path(__file__).resolve().parents[1] / "data" / "mac_library.c"
 
 
 def compile_mac_library(folder, proc="/proc"):
-    """Return a library that answers on Linux as the one of macOS does."""
+    """Return a library that answers on Linux as the one of macOS does; None on macOS itself."""
+    if sys.platform == "darwin":
+        return None
     compiler = shutil.which("cc")
     if compiler is None:
         pytest.skip("there is no C compiler, for the library that stands for that of macOS")
@@ -33,10 +36,14 @@ def take(way, monkeypatch, library):
     """Have this process find processes in one way, with those before it switched off."""
     monkeypatch.setattr(processes, "_chosen", [])
     forget()
+    if way == "proc" and not processes.has_proc():
+        pytest.skip("this system has no /proc")
     if way != "proc":
         monkeypatch.setattr(processes, "PROC", "/nowhere")
     if way == "libproc":
-        monkeypatch.setattr(libproc, "LIBRARY", str(library))
+        monkeypatch.setattr(libproc, "LIBRARY", library and str(library))
+    elif way == "ps":
+        monkeypatch.setattr(libproc, "LIBRARY", "/nowhere")
 
 
 def forget():

@@ -13,12 +13,15 @@ import pytest
 from ultramon.system.process_search import KnownProcess, processes_with
 from ultramon.system.processes import process_started_at
 
+# No program of the system: macOS hides the environments of those.
+WAITER = [sys.executable, "-c", "import sys; sys.stdin.read()"]
+
 
 @pytest.fixture
 def marked():
     """A process that waits, with two marks in its environment."""
     env = {**os.environ, "MARK_ONE": "a b", "MARK_TWO": f"of {os.getpid()}"}
-    with subprocess.Popen(["cat"], stdin=subprocess.PIPE, env=env) as process:
+    with subprocess.Popen(WAITER, stdin=subprocess.PIPE, env=env) as process:
         yield process
         process.kill()
 
