@@ -77,12 +77,14 @@ def processes_with(environ: Mapping[str, str]) -> list[KnownProcess]:
     Raises:
         StateError: The system has no descriptors or no memory for it now.
     """
-    if not shows_environments():
-        return []  # and each look at all processes with `ps` would find a new one: itself
     wanted = {os.fsencode(f"{name}={value}") for name, value in environ.items()}
     found = []
     seen = {os.getpid()}
     try:
+        if not has_proc():
+            other_way()  # raises where it cannot be known
+        if not shows_environments():
+            return []  # and each look at all processes with `ps` would find a new one: itself
         # Again for those started meanwhile: a process that has just ended may have left another.
         while new := [pid for pid in all_pids() if pid not in seen]:
             seen.update(new)
@@ -99,8 +101,10 @@ def processes_with(environ: Mapping[str, str]) -> list[KnownProcess]:
 
 def shows_environments() -> bool:
     """Return whether `processes_with` finds processes here; else its empty answer says nothing."""
+    if not sees_processes():
+        return False
     way = None if has_proc() else other_way()
-    return sees_processes() and (way is None or way.SHOWS_ENVIRONMENTS)
+    return way is None or way.SHOWS_ENVIRONMENTS
 
 
 def all_pids() -> list[int]:

@@ -48,13 +48,31 @@ def has_proc() -> bool:
 
 
 def other_way() -> ProcessWay | None:
-    """Return how processes are found where there is no ``/proc``, chosen once; None = in no way."""
-    if not _chosen:
-        from ultramon.system import libproc, ps_program
+    """Return how processes are found where there is no ``/proc``, chosen once; None = in no way.
 
-        ways: tuple[ProcessWay, ...] = (libproc, ps_program)
-        _chosen.append(next((way for way in ways if way.knows_this_process()), None))
+    Raises:
+        OSError: The system has no descriptors now, without which that cannot be known.
+    """
+    if not _chosen:
+        try:
+            from ultramon.system import libproc, ps_program
+
+            ways: tuple[ProcessWay, ...] = (libproc, ps_program)
+            found = next((way for way in ways if way.knows_this_process()), None)
+        except ImportError:
+            found = None
+        if found is None:
+            os.close(os.open("/", os.O_RDONLY | _CLOEXEC))  # what failed may work another time
+        _chosen.append(found)
     return _chosen[0]
+
+
+def _way_now() -> ProcessWay | None:
+    """Return the way where there is no ``/proc``; None as well while that cannot be known."""
+    try:
+        return other_way()
+    except OSError:
+        return None
 
 
 def _pid_namespace() -> str:
@@ -86,7 +104,7 @@ def this_machine() -> MachineIdentity:
     boot_id = (_read_proc("sys/kernel/random/boot_id") or "").strip()
     if boot_id or has_proc():
         return MachineIdentity(hostname, boot_id + _pid_namespace()[3:])
-    way = other_way()
+    way = _way_now()
     session = "" if way is None else way.boot_session()
     return MachineIdentity(hostname, session and f"{session}:{_ONE_NAMESPACE}")
 
@@ -105,7 +123,7 @@ def command_words(pid: int) -> list[str]:
     Empty where the system does not say.
     """
     words = _read_proc(f"{pid}/cmdline")
-    if words is None and not has_proc() and (way := other_way()) is not None:
+    if words is None and not has_proc() and (way := _way_now()) is not None:
         return way.command_words(pid)
     return (words or "").split("\0")[:-1]
 
@@ -132,7 +150,7 @@ def _look_up(pid: int) -> tuple[int | None, str] | None:
         return (None, _UNKNOWN) if os.path.exists(f"{PROC}/{pid}") else None
     if pid <= 0:
         return None  # `kill` takes these for groups of processes
-    if (way := other_way()) is not None:
+    if (way := _way_now()) is not None:
         try:
             return way.look_up(pid)
         except OSError:
@@ -161,7 +179,7 @@ def sees_processes() -> bool:
     try:
         return os.readlink(f"{PROC}/self") == str(os.getpid())
     except OSError:
-        return not has_proc() and other_way() is not None
+        return not has_proc() and _way_now() is not None
 
 
 def shares_processes(pid: int) -> bool:
@@ -183,7 +201,7 @@ def resident_bytes() -> int:
     statm = _read_proc("self/statm")
     if statm is not None:
         return int(statm.split()[1]) * os.sysconf("SC_PAGE_SIZE")
-    way = None if has_proc() else other_way()
+    way = None if has_proc() else _way_now()
     return 0 if way is None else way.resident_bytes(os.getpid())
 
 
@@ -211,7 +229,7 @@ def started_at_boot_seconds(pid: int, mark: str | None) -> float:
     if has_proc():
         started_at = int(mark) / os.sysconf("SC_CLK_TCK")
     else:
-        way = other_way()
+        way = _way_now()
         if way is None or (wall_seconds := way.started_at(pid)) is None:
             return now
         started_at = wall_seconds - _wall_ahead_seconds()
