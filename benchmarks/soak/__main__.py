@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from benchmarks import results
+from benchmarks.proof.found import Found, Operations
 from benchmarks.soak.checker import Verdict, judge
 from benchmarks.soak.faults import Faults
 from benchmarks.soak.stores import KINDS
@@ -181,6 +182,21 @@ def write_results(lines: list[str], path: Path = results.PATH) -> None:
     results.replace_section(SECTION, "\n".join([INTRODUCTION, "", head, rule, *ordered]), path)
 
 
+def found(verdict: Verdict) -> Found:
+    """Return what a soak did and met, as a row of `make proof`."""
+    counts = verdict.counts
+    return Found(
+        operations={
+            "items": Operations(counts["begun"], counts["verified"], counts["not verified"]),
+            "messages": Operations(
+                counts["messages"] + counts["not sent"], counts["handled"], counts["not sent"]
+            ),
+        },
+        faults=dict(verdict.faults),
+        broken=[f"{kind}: {one}" for kind, all_ in verdict.violations.items() for one in all_],
+    )
+
+
 def report(verdict: Verdict, world: World) -> None:
     """Say what is broken, and where to look."""
     for kind, found in verdict.violations.items():
@@ -204,6 +220,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         "--without", nargs="*", default=(), metavar="NAME", help="leave out tricks and faults"
     )
     parser.add_argument("--keep", metavar="DIRECTORY", help="an empty one, for all files")
+    parser.add_argument("--counts", type=Path, metavar="FILE", help="write what `make proof` reads")
     parser.add_argument("--write-results", action="store_true", help="write the row to RESULTS.md")
     given = parser.parse_args(arguments)
     directory = given.keep or tempfile.mkdtemp(prefix=f"ultramon-soak-{given.on}-")
@@ -212,9 +229,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
     world.make()
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))  # which ends all others
     try:
+        if sys.platform != "linux":
+            pytest.skip("a soak finds its processes in /proc, which only Linux has")
         store = KINDS[given.on](world)
     except (pytest.skip.Exception, pytest.fail.Exception) as missing:
         shutil.rmtree(directory)
+        if given.counts and isinstance(missing, pytest.skip.Exception):
+            Found(cannot_run=str(missing)).write(given.counts)
         print(f"no soak on {given.on}: {missing}", file=sys.stderr)
         return int(isinstance(missing, pytest.fail.Exception))
     soak = Soak(world, store)
@@ -226,6 +247,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     lines = table(given.on, given.minutes, given.seed, verdict)
     print(*lines, sep="\n")
     report(verdict, world)
+    if given.counts:
+        found(verdict).write(given.counts)
     if given.write_results:
         write_results(lines)
     if not verdict.violations and not given.keep:

@@ -33,6 +33,7 @@ class Verdict:
             An agent that is killed at once while its store refuses leaves nothing to hear of.
         counts: Items, messages and faults by name. ``settled`` grows with each fact that brings the
             soak nearer to its end, and never beyond what there is to do.
+        faults: What befell its processes and its store, by kind.
     """
 
     lost: list[str] = field(default_factory=list)
@@ -45,11 +46,12 @@ class Verdict:
     messages_lost: list[str] = field(default_factory=list)
     missed: list[str] = field(default_factory=list)
     counts: Counter[str] = field(default_factory=Counter)
+    faults: Counter[str] = field(default_factory=Counter)
 
     @property
     def violations(self) -> dict[str, list[str]]:
         """What is broken, by kind."""
-        kinds = [each.name for each in fields(self) if each.name != "counts"]
+        kinds = [each.name for each in fields(self) if each.name not in ("counts", "faults")]
         return {kind: found for kind in kinds if (found := getattr(self, kind))}
 
 
@@ -75,11 +77,14 @@ def judge(facts: Iterable[Fact], effects: Collection[str]) -> Verdict:
         if agent in known.claimers and agent not in heard
     ]
     verdict.counts = known.counts
+    verdict.faults = known.faults
     verdict.counts.update(
         {
             "items": sum(map(len, known.given.values())),
             "runs": len(known.given),
             "contexts": len(known.started),
+            "verified": len(known.confirmed),
+            "handled": len(known.handled),
             "begun again": sum(len(agents) - 1 for agents in known.began.values()),
             "done again": known.did.total() - len(known.did),
             "claimed and begun again": len(known.begun_after_claim),
@@ -116,6 +121,7 @@ class _Known:
         self.handled: Counter[str] = Counter()
         self.heard: defaultdict[str, set[str]] = defaultdict(set)
         self.counts: Counter[str] = Counter()
+        self.faults: Counter[str] = Counter()
         for fact in facts:
             self._read(fact)
 
@@ -128,12 +134,14 @@ class _Known:
                 self.started[fact["agent"]] = None
             case "began":
                 self.began[item].add(fact["agent"])
+                self.counts["begun"] += 1
                 if item in self.claims and item not in self.refused:
                     self.begun_after_claim.add(item)
             case "did":
                 self.did[item] += 1
             case "lied" | "hung" | "left_running":
                 self.counts[kind] += 1
+                self.faults[kind.replace("_", " ")] += 1
                 self.failures[item] += 1
                 if kind == "lied":
                     self.lies.add(item)
@@ -143,6 +151,7 @@ class _Known:
             case "asked":
                 (self.confirmed if fact["answer"] == "yes" else self.refused).add(item)
                 self.counts["raised"] += fact["answer"] == "raised"
+                self.counts["not verified"] += fact["answer"] != "yes"
             case "result":
                 self.results[fact["run"]] = fact["result"]
             case "two_holders":
@@ -150,6 +159,7 @@ class _Known:
                 self.two_holders.append(f"{item}: {holders}, at {fact['at']:.3f}")
             case "sent":
                 self.sent.update(fact["keys"])
+                self.counts["not sent"] += fact.get("refused", 0)
             case "handled":
                 self.handled.update(fact["keys"])
             case "watches":
@@ -158,8 +168,10 @@ class _Known:
                 self.heard[fact["consumer"]].add(fact["agent"])
             case "killed" | "suspended":
                 self.counts[kind] += len(fact["pids"])
+                self.faults[kind] += len(fact["pids"])
             case "store_failed":
                 self.counts[kind] += 1
+                self.faults[fact["kind"]] += 1
 
 
 def _judge_run(

@@ -16,7 +16,7 @@ which also passes while the machine sleeps) and ``pid``. The other keys, by kind
 | ``claimed`` | a worker whose loop asked for the next item | ``item``, ``agent`` |
 | ``asked`` | `verify` | ``item``, ``answer``: ``yes``, ``no`` or ``raised`` |
 | ``result`` | the orchestrator, when `supervise` returns | ``run``, ``result`` |
-| ``sent`` | a sender, once the queue has accepted them | ``keys`` |
+| ``sent`` | a sender, once the queue has accepted them | ``keys``, ``refused`` (how many not) |
 | ``handled`` | a receiver, before it acknowledges them | ``keys`` |
 | ``watches`` | a consumer of events, in the beginning | ``consumer`` |
 | ``heard`` | a consumer that is notified of the start of an agent | ``consumer``, ``agent`` |

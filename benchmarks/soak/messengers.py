@@ -32,6 +32,7 @@ def send(world: World) -> None:
     queue = open_backend().queue
     while not world.is_closing:
         sent = []
+        refused = 0
         for _ in range(BATCH):
             key = secrets.token_hex(8)
             try:
@@ -39,8 +40,9 @@ def send(world: World) -> None:
                     sent.append(key)
             except (StateError, QueueFullError) as error:
                 logging.warning("not sent: %s", error)
+                refused = 1
                 break
-        world.history.note("sent", keys=sent)
+        world.history.note("sent", keys=sent, refused=refused)
         time.sleep(PAUSE_SECONDS)
 
 
