@@ -1,6 +1,6 @@
 PYTHON ?= .venv/bin/python
 
-.PHONY: run test test-all durations frameworks mutants ci-full lint types bench bench-relay bench-workers bench-orchestrators soak docs hosts release-check
+.PHONY: run test test-all durations frameworks mutants ci-full lint types bench bench-relay bench-workers bench-orchestrators soak proof docs hosts release-check
 
 run: .venv
 	.venv/bin/ultramon demo
@@ -57,6 +57,12 @@ bench-orchestrators: .venv
 
 soak: .venv
 	$(PYTHON) -m benchmarks.soak $(ARGS)
+
+# Writes benchmarks/PROOF.md and proof.json; another seed each time: make proof MINUTES=60 SEED=7
+MINUTES ?= 10
+
+proof: .venv
+	$(PYTHON) -m benchmarks.proof --minutes $(MINUTES) $(if $(SEED),--seed $(SEED)) $(ARGS)
 
 # The site, from docs/: build/docs/README.html needs no network
 docs: .venv
