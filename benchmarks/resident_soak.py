@@ -20,11 +20,13 @@ from collections import Counter
 from contextlib import closing, suppress
 from pathlib import Path
 
-sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "tests"))
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "tests"))
 
 from helpers.hooked_session import encoded, tokens_at
 from helpers.resident_session import ResidentSession
 
+from benchmarks.proof.found import Found, Operations
 from ultramon.hosts.claude_code.install.commands import NOT_WAITED_FOR
 
 REMAINING = (90, 88, 86, 34, 33, 24, 23, 22)
@@ -145,7 +147,7 @@ class Worker(threading.Thread):
         return after
 
 
-def main(minutes: float, workers: int, seed: int) -> str:
+def main(minutes: float, workers: int, seed: int, counts: Path | None = None) -> str:
     began = time.monotonic()
     with tempfile.TemporaryDirectory() as path, closing(ResidentSession(Path(path))) as first:
         first.begin()
@@ -165,6 +167,18 @@ def main(minutes: float, workers: int, seed: int) -> str:
         failures = Counter(_kind(one) for one in first.failures())
     count = sum((worker.count for worker in working), Counter())
     problems = [one for worker in working for one in worker.problems]
+    if counts is not None:
+        Found(
+            {
+                "calls": Operations(count["calls"], count["calls"]),
+                "crossings": Operations(count["crossings"], count["told"]),
+            },
+            faults={
+                "resident killed": disturber.done["SIGKILL"],
+                "resident suspended": disturber.done["SIGSTOP"],
+            },
+            broken=problems,
+        ).write(counts)
     stored = sum(crossed.values())
     twice = sum(max(0, one - len(CROSSINGS)) for one in crossed.values())
     rows = [
@@ -192,5 +206,6 @@ if __name__ == "__main__":
     parser.add_argument("--minutes", type=float, default=4)
     parser.add_argument("--workers", type=int, default=3)
     parser.add_argument("--seed", type=int, default=20261123)
+    parser.add_argument("--counts", type=Path, help="write what `make proof` reads")
     given = parser.parse_args()
-    print(main(given.minutes, given.workers, given.seed))
+    print(main(given.minutes, given.workers, given.seed, given.counts))

@@ -101,6 +101,23 @@ ROWS = (
         faults=Least(2, 2.0),
         share=1,
     ),
+    Row(
+        "soak, hooks",
+        "no crossing is missed and no state set back while the resident is killed and suspended",
+        (
+            "-m",
+            "benchmarks.resident_soak",
+            "--counts",
+            "{counts}",
+            "--minutes",
+            "{minutes}",
+            "--seed",
+            "{seed}",
+        ),
+        {"calls": Least(8, 10.0), "crossings": Least(1, 1.0)},
+        faults=Least(1, 1.0),
+        share=1,
+    ),
     *(
         Row(
             f"soak, {name}",
