@@ -27,6 +27,8 @@ if TYPE_CHECKING:
     from ultramon.backends.overview import Overview
 
 DELETED_DIRECTORY = "the working directory was deleted: change to one that is there"
+LOOK_SECONDS = 1.0
+"""How long a screen waits for a database that does not answer."""
 _MAX_NAMED = 5
 _UNITS = {"s": 1, "m": 60, "h": 3_600, "d": 86_400, "w": 604_800}
 _TOKEN_UNITS = {"": 1, "k": 1_000, "M": 1_000_000}
@@ -101,18 +103,30 @@ def token_count(text: str) -> int:
     return count
 
 
-def open_store(state_dir: str | None, *, delivers: bool = True) -> Backend:
+def open_screen_store(state_dir: str | None) -> Backend:
+    """Open the backend of a command that shows agents: it waits a second for a dead database."""
+    return open_store(state_dir, look_seconds=LOOK_SECONDS)
+
+
+def open_store(
+    state_dir: str | None, *, delivers: bool = True, look_seconds: float | None = None
+) -> Backend:
     """Open the backend of ``--state-dir``, else the one that the SDK would open.
 
     Args:
         state_dir: As the option gave it.
         delivers: Whether to store first what was kept on this machine while the store was away.
+        look_seconds: How long to wait to learn that a database does not answer; None = its own
+            time.
     """
     from ultramon.backends.opening import open_backend
     from ultramon.backends.toolkit import deliver_kept
 
     path = state_dir_given(state_dir)
     backend = open_backend() if path is None else open_backend(f"file://{quote(path)}")
+    limit_waits = getattr(backend, "limit_waits", None)
+    if look_seconds is not None and limit_waits is not None:
+        limit_waits(look_seconds)
     # Stored first, so that the command shows it too.
     if delivers and not deliver_kept(backend):
         say("Note: not all that was kept on this machine during an outage is stored yet")

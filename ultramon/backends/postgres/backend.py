@@ -161,6 +161,14 @@ class PostgresBackend:
         longest = 2 * START_TIMEOUT_SECONDS + DELIVERY_SECONDS
         return longest if self.database.was_connected else None
 
+    def limit_waits(self, seconds: float) -> None:
+        """Have this process wait no longer than that to learn that the database does not answer.
+
+        For screens: a person would take them for dead. An agent waits longer, rather than do
+        without its store.
+        """
+        self.database.look_seconds = seconds
+
     def deliver_kept(self, within_seconds: float = DELIVERY_SECONDS) -> bool:
         """Store what processes of this machine have kept during an outage, whichever they were.
 
@@ -172,7 +180,21 @@ class PostgresBackend:
         Returns:
             Whether no entry is left that could be stored now.
         """
+        if self.database.look_seconds is not None and not self._is_answering():
+            return False
         return self._sender.deliver(within_seconds)
+
+    def _is_answering(self) -> bool:
+        """Return whether the database answers, where something waits to be stored there."""
+        try:
+            if self.outbox.may_wait():
+                with self.database.connection(is_checked=False):
+                    pass
+        except DatabaseAwayError:
+            return False
+        except StateError as error:
+            _log.info("what may wait on this machine cannot be read: %s", error)
+        return True
 
     def is_kept(self, agent_id: str) -> bool:
         """Return whether a state of an agent waits on this machine: it cannot be judged then."""

@@ -8,7 +8,7 @@ import click
 
 from ultramon.cli.event_line import event_line
 from ultramon.cli.output import json_line, say, until_interrupted, wait_for_change
-from ultramon.cli.selection import find_agent_id, open_store, store_options, time_span
+from ultramon.cli.selection import find_agent_id, open_screen_store, store_options, time_span
 from ultramon.errors import AgentNotFoundError
 from ultramon.state.event_words import EVENT_TYPES
 from ultramon.system.timestamps import parse_time
@@ -72,7 +72,7 @@ def command(
 
     AGENT is an id, the beginning of one, or a label; for a deleted agent its whole id.
     """
-    backend = open_store(state_dir)
+    backend = open_screen_store(state_dir)
     agent_id = None if agent is None else _agent_id(backend, agent, may_come=follow)
 
     def is_wanted(event: dict[str, Any]) -> bool:

@@ -6,7 +6,7 @@ import click
 
 from ultramon.cli.explanation import explain_stored
 from ultramon.cli.output import print_json
-from ultramon.cli.selection import chosen_directory, find_agent, open_store, store_options
+from ultramon.cli.selection import chosen_directory, find_agent, open_screen_store, store_options
 from ultramon.errors import AgentNotFoundError
 from ultramon.system.terminal_text import sanitize
 
@@ -27,7 +27,7 @@ def command(*, agent: str, details: bool, state_dir: str | None, json: bool) -> 
 
     AGENT is an id, the beginning of one, or a label; without such an agent the id of a transcript.
     """
-    backend = open_store(state_dir)
+    backend = open_screen_store(state_dir)
     try:
         stored = find_agent(backend, agent)
         history = backend.history(stored.agent_id)

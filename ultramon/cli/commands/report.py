@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import click
 
 from ultramon.cli.output import plural, print_json, say, say_by_reason
-from ultramon.cli.selection import json_option
+from ultramon.cli.selection import LOOK_SECONDS, json_option
 
 if TYPE_CHECKING:
     from ultramon.backends.postgres.backend import PostgresBackend
@@ -145,7 +145,10 @@ def _database() -> PostgresBackend | None:
     from ultramon.backends.postgres.backend import PostgresBackend
 
     backend = open_backend()
-    return backend if isinstance(backend, PostgresBackend) else None
+    if not isinstance(backend, PostgresBackend):
+        return None
+    backend.limit_waits(LOOK_SECONDS)
+    return backend
 
 
 def _plans() -> list[AccountPlan]:

@@ -15,7 +15,7 @@ from ultramon.cli.selection import (
     find_agent,
     limit_option,
     machine_option,
-    open_store,
+    open_screen_store,
     store_options,
 )
 from ultramon.cli.views.agent_table import (
@@ -82,7 +82,7 @@ def command(
 
         print_from_transcripts(agent, show_all=show_all, limit=limit, as_json=json)
         return
-    backend = open_store(state_dir)
+    backend = open_screen_store(state_dir)
     if agent is not None:
         from ultramon.hosts.blind_sessions import BlindSessions
         from ultramon.system.clock import SYSTEM_CLOCK

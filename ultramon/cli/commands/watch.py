@@ -17,7 +17,7 @@ from ultramon.cli.selection import (
     directory_of,
     limit_option,
     machine_option,
-    open_store,
+    open_screen_store,
     store_options,
 )
 from ultramon.cli.views.watch.table import draw_live, print_changes
@@ -94,7 +94,7 @@ def command(
         from ultramon.cli.views.watch.app import watch_with_app
         from ultramon.cli.views.watch.source import Source
 
-        backend = open_store(state_dir)
+        backend = open_screen_store(state_dir)
         everyone = open_agent_list(
             # All of them: the application itself hides and counts the finished ones.
             backend,
@@ -114,7 +114,7 @@ def command(
             )
         return
     is_drawn = output_format != "json" and not once and _can_draw()
-    backend = open_store(state_dir)
+    backend = open_screen_store(state_dir)
     agent_list = open_agent_list(
         backend,
         run,

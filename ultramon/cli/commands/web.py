@@ -12,7 +12,7 @@ import click
 from ultramon.cli.extras import extra_needed
 from ultramon.cli.listening import endpoint, listening_options
 from ultramon.cli.output import json_line, say
-from ultramon.cli.selection import directory_of, open_store, state_dir_given, store_options
+from ultramon.cli.selection import directory_of, open_screen_store, state_dir_given, store_options
 
 
 @click.command("web", epilog="Example: ultramon web --port 8421")
@@ -36,7 +36,7 @@ def command(
     with extra_needed("ultramon web", "web"):
         from ultramon.web import main
     where = endpoint(**address)
-    backend = open_store(state_dir)
+    backend = open_screen_store(state_dir)
     directory = os.path.abspath(state_dir_given(state_dir) or directory_of(backend))
 
     def say_where(facts: dict[str, Any]) -> None:

@@ -34,6 +34,10 @@ MAX_CONNECTIONS = 4
 FIRST_CONNECT_SECONDS = 5.0
 CONNECT_SECONDS = 1.0
 """How long a further connection may take to a server that was reached before."""
+_TRUSTED_SECONDS = 0.5
+"""A connection that answered so recently is not asked again whether it does."""
+_AWAY_SECONDS = 0.5
+"""How long a screen that did without the database does not ask it again."""
 LONG_SILENCE_SECONDS = 60.0
 """For what a person waits for, and what reads whole tables."""
 _BEGIN = (
@@ -64,6 +68,8 @@ class Database:
         skew_seconds: How far the server's clock is ahead of this machine's; 0.0 when it is less
             than a second. Asked with each new connection, and when this machine's clock was set.
         was_connected: Whether the server was reached before.
+        look_seconds: How long a screen waits to learn that the database does not answer; None = as
+            long as an agent. A question that takes long is waited for all the same.
     """
 
     def __init__(self, address: Address, max_connections: int = MAX_CONNECTIONS) -> None:
@@ -72,6 +78,8 @@ class Database:
         self._clock_offset: float | None = None
         self._connections = Connections(address, max_connections)
         self.was_connected = False
+        self.look_seconds: float | None = None
+        self._away_until, self._reason = float("-inf"), ""
 
     def select(self, query: str, *arguments: object) -> list[tuple[Any, ...]]:
         """Return the rows that a query finds. Raises as `connection`."""
@@ -106,17 +114,14 @@ class Database:
             StateWriteError: The database refused.
             StateSchemaError: Its tables are of another version.
         """
-        deadline = time.monotonic() + within_seconds
-        try:
-            connection = self._connections.lend(
-                min(timeout_seconds, within_seconds),
-                CONNECT_SECONDS if self.was_connected else FIRST_CONNECT_SECONDS,
-            )
-        except psycopg.Error as error:
-            raise self._away("cannot be reached", error) from error
+        began = time.monotonic()
+        connection = self._lend(min(timeout_seconds, within_seconds))
         self.was_connected = True
-        connection.silence_seconds, connection.deadline = silence_seconds, deadline
+        connection.deadline = began + within_seconds
         try:
+            if self.look_seconds is not None:
+                self._probe(connection, began + self.look_seconds, is_checked=is_checked)
+            connection.silence_seconds = silence_seconds
             if is_checked:
                 self._check(connection)
             yield connection
@@ -136,6 +141,42 @@ class Database:
             raise self._away("refused", error) from error
         finally:
             self._connections.give_back(connection)
+
+    def _lend(self, timeout_seconds: float) -> Connection:
+        longest = CONNECT_SECONDS if self.was_connected else FIRST_CONNECT_SECONDS
+        if self.look_seconds is not None:
+            timeout_seconds = min(timeout_seconds, self.look_seconds)
+            longest = min(longest, self.look_seconds)
+            if time.monotonic() < self._away_until:
+                raise DatabaseAwayError(self.address.shown, f"{self._reason} (a moment ago)")
+        try:
+            return self._connections.lend(timeout_seconds, longest)
+        except psycopg.Error as error:
+            away = self._away("cannot be reached", error)
+            self._note_away(away)
+            raise away from error
+
+    def _probe(self, connection: Connection, until: float, *, is_checked: bool) -> None:
+        """Ask the server for a sign of life, unless it has just given one.
+
+        A question that is silent for long may be a large one: this one is not.
+        """
+        if time.monotonic() - connection.idle_since < _TRUSTED_SECONDS and (
+            connection.clock_offset is not None
+        ):
+            return
+        connection.silence_seconds = max(until - time.monotonic(), 0.0)
+        try:
+            if is_checked:
+                self._check(connection)
+            connection.execute("SELECT 1")
+        except psycopg.OperationalError as error:
+            self._note_away(self._away("does not answer", error))
+            raise
+
+    def _note_away(self, away: DatabaseAwayError) -> None:
+        # What a screen reads next would wait as long once more.
+        self._away_until, self._reason = time.monotonic() + _AWAY_SECONDS, away.reason
 
     def for_admin(self) -> AbstractContextManager[Connection]:
         """Lend a connection to a database that may have no tables yet. See `connection`."""

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from ultramon.cli.output import json_line, level_style, moment, wait_while_read
+from ultramon.cli.output import json_line, level_style, moment, say, wait_while_read
 from ultramon.cli.views.agent_table import (
     budget_line,
     print_agents,
@@ -22,6 +22,7 @@ from ultramon.cli.views.agent_table import (
     print_plans,
     status_table,
 )
+from ultramon.errors import StateError
 from ultramon.state.budget_readings import budgets_json
 from ultramon.state.liveness import ALIVE, ENDED, LOST, STALE
 from ultramon.state.observed import agents_json
@@ -66,8 +67,21 @@ def print_changes(
     """Print the agents again whenever their content changes; once without an interval."""
     content = _facts if as_json else _gist
     last: object = None
+    problem = ""
     while True:
-        _ring(notify, agent_list.refresh(limit))
+        news, former = [], problem
+        try:
+            news, problem = agent_list.refresh(limit), ""
+        except StateError as error:
+            # What never could be read is an error; what is away for a while comes back.
+            if last is None or interval is None:
+                raise
+            problem = str(error)
+            if not former:
+                say(f"Warning: cannot be read now: {problem}")
+            wait_while_read(interval)
+            continue
+        _ring(notify, news)
         seen, unreadable = agent_list.seen, agent_list.unreadable
         plans, budgets = agent_list.plans, agent_list.budgets
         shared = [_used(one) for one in plans], [_spent(one) for one in budgets]
@@ -136,10 +150,16 @@ def _draw(
     drawn: object = None
     with _terminal() as wait, console.screen():
         while True:
-            _ring(notify, agent_list.refresh(min(limit or console.height, console.height)))
+            problem = ""
+            try:
+                _ring(notify, agent_list.refresh(min(limit or console.height, console.height)))
+            except StateError as error:
+                if drawn is None:
+                    raise
+                problem = f"cannot be read now: {error}"
             # The alternate screen is painted over, not erased first, and survives any resize.
             lines = console.render_lines(
-                _frame(agent_list, console), console.options.update_height(console.height)
+                _frame(agent_list, console, problem), console.options.update_height(console.height)
             )
             if (console.size, lines) != drawn:
                 console.update_screen_lines(lines)
@@ -148,7 +168,8 @@ def _draw(
                 return ended_by
 
 
-def _frame(agent_list: AgentList, console: Console) -> RenderableType:
+def _frame(agent_list: AgentList, console: Console, problem: str) -> RenderableType:
+    """Return what is drawn: the agents as they were last read, and why they are not read now."""
     from rich.console import Group
     from rich.text import Text
 
@@ -156,6 +177,8 @@ def _frame(agent_list: AgentList, console: Console) -> RenderableType:
         Text(sanitize(f"{one.agent_id} cannot be read: {one.reason}"), "yellow", no_wrap=True)
         for one in agent_list.unreadable[:_MAX_UNREADABLE_LINES]
     ]
+    if problem:
+        problems.insert(0, Text(sanitize(problem, max_chars=500), "yellow", no_wrap=True))
     now = SYSTEM_CLOCK.now()
     plans = [Text(plan_line(one, now), "dim", no_wrap=True) for one in agent_list.plans]
     plans += [

@@ -1,0 +1,114 @@
+"""What screens do while the database does not answer: they say so within a second."""
+
+from __future__ import annotations
+
+import time
+
+import pytest
+from helpers.postgres_network import backend, direct, network, wait_until  # noqa: F401
+from helpers.program import run
+from helpers.pty_screen import Terminal
+
+from ultramon.backends.postgres.connection import database
+from ultramon.backends.postgres.connection.database import DatabaseAwayError
+from ultramon.notices.message import Draft
+from ultramon.testing.contract.states import start
+
+LOOK_SECONDS = 1.0
+SLACK_SECONDS = 1.5
+"""For a machine that does other work as well; what is not limited waits for three to six."""
+COMMANDS = [("status",), ("watch", "--once"), ("report",), ("events",), ("explain", "scout-1")]
+CUTS = {"refuse": lambda network: network.refuse(), "hang": lambda network: network.hang()}
+
+
+@pytest.fixture
+def screen(backend):
+    """The store as a screen sees it."""
+    backend.limit_waits(LOOK_SECONDS)
+    return backend
+
+
+def took(look):
+    """Return how long a look waited that found no database, and its error."""
+    began = time.monotonic()
+    with pytest.raises(DatabaseAwayError) as caught:
+        look()
+    return time.monotonic() - began, str(caught.value)
+
+
+@pytest.mark.parametrize("arguments", COMMANDS, ids=lambda one: one[0])
+@pytest.mark.parametrize("cut", CUTS)
+def test_a_command_ends_within_a_second(network, direct, cut, arguments):
+    """Whether the port refuses or nobody answers there; one line says it."""
+    start(direct, now=time.time())
+    CUTS[cut](network)
+    began = time.monotonic()
+    done = run(*arguments, ULTRAMON_BACKEND=network.url)
+    assert time.monotonic() - began < LOOK_SECONDS + SLACK_SECONDS
+    assert (done.returncode, done.stdout, done.stderr.count("\n")) == (1, "", 1)
+    assert "the database cannot be reached" in done.stderr
+
+
+@pytest.mark.parametrize("cut", CUTS)
+def test_a_database_that_falls_silent_is_noticed_within_a_second(
+    screen, network, direct, cut, monkeypatch
+):
+    """Also behind a connection that was open; then at once, and it is found again."""
+    monkeypatch.setattr(database, "_TRUSTED_SECONDS", 0.0)
+    start(direct, now=time.time())
+    seen = {}
+    assert len(screen.changes(None, seen).changed) == 1
+    CUTS[cut](network)
+    seconds, _ = took(lambda: screen.changes(None, seen))
+    assert seconds < LOOK_SECONDS + SLACK_SECONDS
+    seconds, problem = took(screen.machines)
+    assert seconds < SLACK_SECONDS
+    assert "(a moment ago)" in problem
+    start(direct, "scout-2", now=time.time())
+    network.accept() if cut == "refuse" else network.flow()
+
+    def found():
+        try:
+            return screen.changes(None, seen).changed
+        except DatabaseAwayError:
+            return []
+
+    assert [agent.agent_id for agent in wait_until(found)] == ["scout-2"]
+
+
+def test_what_waits_on_this_machine_delays_no_screen(screen, network):
+    """It is stored later: the look and the delivery share the second."""
+    network.hang()
+    screen.queue.queue_message(Draft("boss", "hello"), now=time.time())
+    assert screen.outbox.may_wait()
+    began = time.monotonic()
+    assert not screen.deliver_kept()
+    took(screen.list_agents)
+    assert time.monotonic() - began < LOOK_SECONDS + SLACK_SECONDS
+
+
+def test_a_long_question_is_waited_for(screen, monkeypatch):
+    """A database that answers slowly is not one that does not answer."""
+    monkeypatch.setattr(database, "_TRUSTED_SECONDS", 0.0)
+    screen.limit_waits(0.2)
+    screen.list_agents()
+    assert screen.database.select("SELECT 1 FROM pg_sleep(0.5)") == [(1,)]
+
+
+def test_a_watch_outlives_an_outage(network, direct):
+    """The agents stay on the screen, with what is wrong; then they are up to date again."""
+    start(direct, now=time.time())
+    terminal = Terminal(
+        *("watch", "--format", "table", "--interval", "0.1"),
+        columns=160,
+        ULTRAMON_BACKEND=network.url,
+    )
+    terminal.wait_for("scout-1")
+    network.refuse()
+    terminal.wait_for("(?s)scout-1.*cannot be read now: postgresql:")
+    start(direct, "scout-2", now=time.time())
+    network.accept()
+    terminal.wait_for("scout-2")
+    assert not any("cannot be read" in line for line in terminal.lines)
+    terminal.child.send("q")
+    terminal.end()
