@@ -8,6 +8,8 @@ import pytest
 from helpers.program import run
 from helpers.team import ATTIC, login, server, team  # noqa: F401
 
+from ultramon.backends.postgres.admin.roles import ADMIN, WRITER
+
 
 def report(url, *arguments):
     return run("report", *arguments, ULTRAMON_BACKEND=url, COLUMNS="160")
@@ -76,3 +78,28 @@ def test_what_does_not_fit_is_refused(team, postgres_store):
     assert "in a database only" in run("report", "--machine", "attic").stderr
     empty = report(team, "--days", "1", "--machine", "direct")
     assert empty.returncode == 0
+
+
+def test_old_readings_are_pruned_and_their_sums_stay(team, login, server):
+    """Only by an administrator; a dry run counts them."""
+    kept = server("SELECT count(*) FROM ultramon.reading_days")
+    prune = ("backend", "prune", "--json", "--readings-older-than", "12h")
+    refused = run(*prune, ULTRAMON_BACKEND=login(WRITER))
+    assert "permission denied" in refused.stderr
+    admin = login(ADMIN)
+    for dry in (["--dry-run"], []):
+        facts = json.loads(run(*prune, *dry, ULTRAMON_BACKEND=admin).stdout)
+        assert (facts["readings"], facts["readingDays"]) == (2, 0)
+    assert server("SELECT count(*) FROM ultramon.readings WHERE at < 1.0e9") == [(0,)]
+    assert server("SELECT count(*) FROM ultramon.reading_days") == kept
+    facts = json.loads(run(*prune, "--days-older-than", "60d", ULTRAMON_BACKEND=admin).stdout)
+    assert (facts["readings"], facts["readingDays"]) == (0, 1)
+
+
+def test_what_a_machine_wants_forgotten_is_pruned(team, login, server):
+    """Also where it never comes back to do so."""
+    server(f"UPDATE ultramon.machines SET retention_seconds = 3600 WHERE machine_id = '{ATTIC}'")
+    done = run("backend", "prune", ULTRAMON_BACKEND=login(ADMIN))
+    assert done.returncode == 0, done.stderr
+    mirrored = f"FROM ultramon.readings WHERE machine_id = '{ATTIC}'"
+    assert server(f"SELECT count(*) {mirrored}") == [(2 + 1,)]

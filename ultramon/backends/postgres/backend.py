@@ -369,6 +369,26 @@ class PostgresBackend:
             new = self.log.insert(connection, follow(known))
             router.route_noted(self.registry.rows(connection), new, ())
 
+    def prune_readings(
+        self, *, readings_before: float, sums_before: float, now: float, dry_run: bool
+    ) -> dict[str, int]:
+        """Delete old readings and sums, and what machines no longer want to be kept.
+
+        Args:
+            readings_before: Epoch seconds; readings since then stay.
+            sums_before: Epoch seconds; the sums of its day and of later ones stay.
+            now: Epoch seconds.
+            dry_run: Delete nothing, and leave what machines want out.
+
+        Returns:
+            How many rows were, or would be, deleted, by table.
+        """
+        deleted = self.reading_sums.prune(readings_before, sums_before, dry_run=dry_run)
+        for machine in () if dry_run else self.machines():
+            for table, count in self.mirror(machine.machine_id).prune(now).items():
+                deleted[table] = deleted.get(table, 0) + count
+        return deleted
+
     def prune(
         self,
         *,

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, NamedTuple
 
+from ultramon.backends.postgres.connection.database import LONG_SILENCE_SECONDS
 from ultramon.backends.postgres.schema.text_columns import from_column
 
 if TYPE_CHECKING:
@@ -12,6 +13,7 @@ if TYPE_CHECKING:
 
     from ultramon.backends.postgres.connection.database import Database
 
+_DELETED_AT_ONCE = 500_000
 GROUPS = ("machine", "host", "model", "day")
 """What sums are made by."""
 _FIGURES = """
@@ -66,7 +68,7 @@ class TeamSums(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class ReadingSums:
-    """Reads sums of days.
+    """Reads sums of days, and deletes old ones.
 
     Attributes:
         database: Where they are.
@@ -98,3 +100,43 @@ class ReadingSums:
             name = GROUPS[group.bit_length() - 1]
             groups[name][from_column(value) or ""] = Figures(*figures)
         return TeamSums(total, groups)
+
+    def prune(self, readings_before: float, sums_before: float, *, dry_run: bool) -> dict[str, int]:
+        """Delete old readings and old sums of days.
+
+        Args:
+            readings_before: Epoch seconds; readings since then stay.
+            sums_before: Epoch seconds; the sums of its day and of later ones stay.
+            dry_run: Delete nothing.
+
+        Returns:
+            How many of each were, or would be, deleted, by table.
+
+        Raises:
+            StateError: The database does not answer, or this user may not delete them.
+        """
+        deleted = {}
+        for table, is_old, before in (
+            ("readings", "at < %s", readings_before),
+            ("reading_days", "day < (to_timestamp(%s) AT TIME ZONE 'UTC')::date", sums_before),
+        ):
+            limit = self.database.to_server(before)
+            if dry_run:
+                [(deleted[table],)] = self._change(
+                    f"SELECT count(*) FROM ultramon.{table} WHERE {is_old}", limit
+                )
+                continue
+            deleted[table] = 0
+            # Some at a time: a statement that runs for minutes would be ended.
+            while rows := self._change(
+                f"WITH gone AS (DELETE FROM ultramon.{table} WHERE ctid = ANY (ARRAY("
+                f" SELECT ctid FROM ultramon.{table} WHERE {is_old} LIMIT {_DELETED_AT_ONCE}))"
+                " RETURNING 1) SELECT count(*) FROM gone HAVING count(*) > 0",
+                limit,
+            ):
+                deleted[table] += rows[0][0]
+        return deleted
+
+    def _change(self, statement: str, before: float) -> list[tuple[int]]:
+        with self.database.transaction(silence_seconds=LONG_SILENCE_SECONDS) as connection:
+            return connection.execute(statement, (before,)).fetchall()
