@@ -40,6 +40,7 @@ PARTS = [
     ("Frameworks", "frameworks.py", []),
     ("Provider SDKs", "provider_client.py", []),
     ("PostgreSQL", "postgres.py", []),
+    ("Readings in PostgreSQL", "postgres_readings.py", []),
     ("Monitors over PostgreSQL", "postgres_monitors.py", []),
 ]
 
