@@ -152,7 +152,7 @@ def test_watch_draws_a_screenful(postgres_store, backend):
         config = ContextConfig(context_limit_tokens=1_000, on_error="raise")
         with create_context_monitor("scout", config, backend=backend) as scout:
             scout.report_usage(input_tokens=750)
-            terminal.wait_for(r"full .*\nscout +warning .* 75 %.*\nnight shift")
+            terminal.wait_for(r"full .*\nscout +\S+ +warning .* 75 %.*\nnight shift")
             terminal.wait_for("63 living, 1 lost, .* 59 more than fit")
         terminal.wait_for("62 living, 1 lost, 2 ended")
         terminal.child.send("q")

@@ -204,8 +204,8 @@ MIGRATIONS = (
         ADD CONSTRAINT heartbeats_of_machine CHECK (starts_with(agent_id, machine_id || '-'));
     ALTER TABLE ultramon.events
         ADD COLUMN machine_id text COLLATE "C",
-        ADD CONSTRAINT events_of_machine CHECK (starts_with(agent_id, machine_id || '-')
-            AND starts_with(key, agent_id || '/'));
+        ADD CONSTRAINT events_of_machine CHECK (machine_id IS NULL OR
+            starts_with(agent_id, machine_id || '-') AND starts_with(key, agent_id || '/'));
     CREATE TABLE ultramon.readings (
         at double precision NOT NULL,
         agent_id text COLLATE "C" NOT NULL,
