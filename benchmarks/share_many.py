@@ -38,8 +38,8 @@ from ultramon.context.ladder import PREPARE_HANDOFF
 from ultramon.share import program
 from ultramon.share.choices import KEPT_SECONDS, Choices
 from ultramon.share.identity import Identity, new_identity, store_identity
-from ultramon.share.kept import Kept
 from ultramon.share.sent_events import redact_event
+from ultramon.share.status import read_status
 from ultramon.testing import make_record
 
 if TYPE_CHECKING:
@@ -87,7 +87,7 @@ class Machine:
             cwd=self.directory,
             heartbeat_interval_seconds=None,
             tokens_source="reported",
-            estimated_tokens=20_000,
+            estimated_tokens=random.randrange(20_000, 170_000),
         )
 
     def start(self) -> None:
@@ -339,7 +339,10 @@ def settle(team: Team, machines: list[Machine]) -> Missing:
     deadline = time.monotonic() + SETTLE_SECONDS
     while True:
         missing = compare(team, machines)
-        waits = any(Kept(machine.directory).waiting().readings for machine in machines)
+        waits = any(
+            (read_status(one.directory) or {"waitingReadings": 1})["waitingReadings"]
+            for one in machines
+        )
         if (missing.is_none and not waits) or time.monotonic() > deadline:
             return missing
         time.sleep(2.0)

@@ -90,7 +90,7 @@ def test_an_outage_loses_nothing_and_doubles_nothing(
         with pytest.raises(StateError):
             sharing.sending.send(time.time())
         agent.record_compaction(tokens_after=10)
-        assert sharing.kept.waiting().readings == 60
+        assert sharing.kept.waiting(sharing.sending.position).readings == 60
         # Another process continues with what this one has kept.
         sharing.close()
         sharing = Sharing(other)
@@ -99,7 +99,7 @@ def test_an_outage_loses_nothing_and_doubles_nothing(
         sharing.step(time.time() + 20)
         opaque = sharing.identity.agent_id("scout-1")
         assert readings_of(server, opaque) == [*wanted, 10]
-        assert sharing.kept.waiting().readings == 0
+        assert sharing.kept.waiting(sharing.sending.position).readings == 0
         types = [event["type"] for event in everyone.events().events]
         assert types == ["agent_started", "context_epoch_started"]
         [seen] = everyone.list_agents()
@@ -131,6 +131,26 @@ def test_a_lost_answer_doubles_nothing(tmp_path, postgres, network, server, logi
         assert seen.record.estimated_tokens == 2_002
     sharing.close()
     other.end()
+
+
+def test_what_a_crash_has_undone_is_sent_again(machine, sharing, server):
+    """Also where the database was away between two looks, and no connection has failed."""
+    with machine.agent("scout-1") as agent:
+        work(agent, 1_000)
+        sharing.step(time.time())
+        before = sharing.sending.position
+        for count in (2_000, 3_000):
+            work(agent, count)
+            sharing.step(time.time())
+        server(f"UPDATE ultramon.machines SET position = {before}")
+        server("DELETE FROM ultramon.readings WHERE used_tokens > 1000")
+        work(agent, 4_000)
+        with pytest.raises(StateError, match="has lost batches in a crash"):
+            sharing.step(time.time())
+        sharing.step(time.time() + 20)
+        opaque = sharing.identity.agent_id("scout-1")
+        assert readings_of(server, opaque) == [1_000, 2_000, 3_000, 4_000]
+        assert rows_of(server, "machines", "position") == [(sharing.sending.position,)]
 
 
 def test_an_agent_whose_process_is_gone_is_lost_for_all(machine, sharing, everyone):

@@ -174,8 +174,8 @@ class Kept:
                 (_DROPPED, str(readings)),
             )
 
-    def oldest(self, most_readings: int) -> list[Batch]:
-        """Return the first batches, up to so many readings but at least one batch.
+    def oldest(self, most_readings: int, after: int = 0) -> list[Batch]:
+        """Return the first batches behind a position, up to so many readings but at least one.
 
         Raises:
             StateError: This machine's disk refused.
@@ -186,7 +186,7 @@ class Kept:
             "SELECT position, readings, body FROM batches WHERE position > ?"
             " ORDER BY position LIMIT 200"
         )
-        for position, readings, body in self._read(query, self._forgotten):
+        for position, readings, body in self._read(query, max(after, self._forgotten)):
             if found and count + readings > most_readings:
                 break
             found.append(Batch(position, _rows_of(body)))
@@ -270,8 +270,8 @@ class Kept:
         rows = self._read("SELECT value FROM facts WHERE name = ?", _CURSOR)
         return str(rows[0][0]) if rows else None
 
-    def waiting(self) -> Waiting:
-        """Return what waits here.
+    def waiting(self, after: int = 0) -> Waiting:
+        """Return what waits here behind a position.
 
         Raises:
             StateError: This machine's disk refused.
@@ -279,7 +279,7 @@ class Kept:
         rows = self._read(
             "SELECT count(*), coalesce(sum(readings), 0), min(kept_at) FROM batches"
             " WHERE position > ?",
-            self._forgotten,
+            max(after, self._forgotten),
         )
         dropped = self._read("SELECT value FROM facts WHERE name = ?", _DROPPED)
         if not rows:

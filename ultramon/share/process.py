@@ -130,11 +130,11 @@ class ShareProcess:
         try:
             sending.collect(now)
             sending.send(now)
-            status.waiting = self._kept.waiting()
+            status.waiting = self._kept.waiting(sending.position)
         except (StateError, OSError) as error:
             status.went(str(error), now)
             with suppress(StateError):
-                status.waiting = self._kept.waiting()
+                status.waiting = self._kept.waiting(sending.position)
             self._say(str(error))
         else:
             self._say("")

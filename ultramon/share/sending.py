@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections import deque
 from hashlib import sha256
 from typing import TYPE_CHECKING, Any
 
 from ultramon.backends.postgres.backend import PostgresBackend
 from ultramon.backends.postgres.store.mirror import MirroredState, Reading
+from ultramon.errors import StateWriteError
 from ultramon.share.fetched import fetch
 from ultramon.share.looks import BEAT_SECONDS
 from ultramon.state.record import encode_state
@@ -26,6 +28,11 @@ REMOVED_AT_ONCE = 500
 NOTICES_SECONDS = 2.0
 """How often notices are asked for, at least."""
 PRUNE_SECONDS = 3_600.0
+SAFE_SECONDS = 5.0
+"""How old a batch is that no crash of the database undoes; until then it stays on disk here. So the
+database need not wait for its disk, once a second for each machine."""
+_BEGINNING = "0"
+"""The cursor behind no event."""
 _FIRST_PAUSE_SECONDS, _LONGEST_PAUSE_SECONDS = 1.0, 15.0
 
 
@@ -60,6 +67,10 @@ class Sending:
         self._retry_at = 0.0
         self._pause = _FIRST_PAUSE_SECONDS
         self._journal_mark: object = None
+        self.position = 0
+        """Of the last batch that the database has."""
+        self._cursor = kept.cursor()
+        self._unsafe: deque[tuple[float, int, str | None]] = deque()
         self._beat_at = self._asked_at = self._pruned_at = float("-inf")
 
     def collect(self, now: float) -> None:
@@ -95,12 +106,13 @@ class Sending:
                 now + self._pause,
                 min(2 * self._pause, _LONGEST_PAUSE_SECONDS),
             )
-            self._connect()
+            self._connect(now)
             self._is_connected, self._pause = True, _FIRST_PAUSE_SECONDS
         try:
             self._remove()
             while self._send_some(now):
                 pass
+            self._forget(now)
             if now - self._asked_at >= NOTICES_SECONDS or now < self._asked_at:
                 self._asked_at = now
                 own_ids = {shared.id: own for own, shared in self._looks.agents.items()}
@@ -113,7 +125,7 @@ class Sending:
             self._is_connected = False
             raise
 
-    def _connect(self) -> None:
+    def _connect(self, now: float) -> None:
         """Enter this machine, and find out what the database has of it."""
         choices = self._choices
         position = self._mirror.announce(
@@ -121,11 +133,16 @@ class Sending:
             sent_fields=choices.names,
             retention_seconds=choices.retention_seconds,
         )
-        # A backup may have been restored there: what it lacks is sent again, and stored once.
         if position < self._kept.sent_position():
+            # A backup was restored there: what it lacks is sent again, and stored once.
             self._kept.read_anew()
+            self._cursor = None
+        elif position < self.position:
+            self._cursor = self._kept.cursor()  # what a crash has undone comes again
         self._kept.begin_behind(position)
-        self._kept.forget(position, None)
+        self.position = position
+        self._unsafe.clear()
+        self._unsafe.append((now, position, self._cursor))
         self._journal_mark, self._beat_at = None, float("-inf")
         known = self._mirror.known()
         for agent_id, record in list(self._states.items()):
@@ -151,37 +168,49 @@ class Sending:
 
     def _send_some(self, now: float) -> bool:
         """Send one batch; return whether there may be more."""
-        waiting = self._kept.oldest(READINGS_AT_ONCE)
+        waiting = self._kept.oldest(READINGS_AT_ONCE, self.position)
         ids = list(self._states)[:STATES_AT_ONCE]
         events: list[dict[str, Any]] = []
-        cursor, behind, mark = self._kept.cursor(), None, self._local.change_mark()
+        behind, mark = self._cursor, self._local.change_mark()
         if mark != self._journal_mark:
-            events, behind = self._looks.events(cursor, EVENTS_AT_ONCE, now)
-        has_read = behind is not None and behind != (cursor or "0")
-        is_beat = now - self._beat_at >= BEAT_SECONDS or now < self._beat_at
-        if not (waiting or ids or events or is_beat):
-            if has_read:
-                self._kept.forget(0, behind)
-                return True
+            events, behind = self._looks.events(self._cursor, EVENTS_AT_ONCE, now)
+        has_read = behind not in (self._cursor, _BEGINNING)
+        is_due = now - self._beat_at >= BEAT_SECONDS or now < self._beat_at
+        is_beat = is_due and len(self._states) == len(ids)  # behind the last states of many
+        if waiting or ids or events or is_beat:
+            alive = self._looks.alive if is_beat else {}
+            readings = _readings_of(waiting)
+            states = [MirroredState(self._states[one]) for one in ids]
+            beats = [(*one, now) for one in alive.items()]
+            position = waiting[-1].position if waiting else self._kept.append([], {}, now)
+            stored = self._mirror.store(
+                position, states, events, readings, beats, after=self.position, durable=False
+            )
+            if stored != position:
+                # It was away unseen, between two looks.
+                raise StateWriteError(self._backend.url, "has lost batches in a crash")
+            self.position = position
+            for one, state in zip(ids, states, strict=True):
+                if self._states.get(one) is state.record:
+                    del self._states[one]
+            if is_beat:
+                self._beat_at = now
+            for name, count in (("states", ids), ("events", events), ("readings", readings)):
+                self._status.sent[name] += len(count)
+        elif not has_read:
             self._journal_mark = mark
             return False
-        alive = self._looks.alive
-        readings = _readings_of(waiting)
-        states = [MirroredState(self._states[one], now if one in alive else None) for one in ids]
-        beats = [(*one, now) for one in alive.items() if one[0] not in ids] if is_beat else []
-        position = waiting[-1].position if waiting else self._kept.append([], {}, now)
-        self._mirror.store(position, states, events, readings, beats)
-        self._kept.forget(position, behind if has_read else None)
-        for one, state in zip(ids, states, strict=True):
-            if self._states.get(one) is state.record:
-                del self._states[one]
-        if is_beat:
-            self._beat_at = now
+        self._cursor = behind
+        self._unsafe.append((now, self.position, behind))
         if not has_read:
             self._journal_mark = mark
-        for name, count in (("states", ids), ("events", events), ("readings", readings)):
-            self._status.sent[name] += len(count)
         return True
+
+    def _forget(self, now: float) -> None:
+        """Forget what the database cannot lose any more."""
+        while self._unsafe and not 0 <= now - self._unsafe[0][0] < SAFE_SECONDS:
+            _, position, cursor = self._unsafe.popleft()
+            self._kept.forget(position, cursor)
 
     def close(self) -> None:
         """Close the connection."""

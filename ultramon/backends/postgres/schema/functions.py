@@ -47,10 +47,11 @@ TELL = "SELECT * FROM ultramon.tell(%s, %s, %s)"
 """With rows of announcements and of messages, and the channel of the listeners; returns by
 recipient the messages that are too many now."""
 
-MIRROR = "SELECT * FROM ultramon.mirror(%s, %s, %s, %s, %s, %s, %s)"
-"""With a machine, the position of a batch and a time, and rows of agents, beats, events and
-readings; returns the position that is stored, None for an unknown machine, and the agents whose
-histories are full. Nothing is stored of a batch whose position is not a later one."""
+MIRROR = "SELECT * FROM ultramon.mirror(%s, %s, %s, %s, %s, %s, %s, %s)"
+"""With a machine, the position of a batch and a time, rows of agents, beats, events and readings,
+and the position that is stored if that is known; returns the position that is stored, None for an
+unknown machine, and the agents whose histories are full. Nothing is stored of a batch whose
+position is not a later one, nor where another position is stored."""
 NOTICES = "SELECT * FROM ultramon.waiting_notices(%s, %s, %s)"
 """With a machine of this login, a time and a limit; returns the notices that wait for its agents,
 of children that are registered for that, without their texts."""
@@ -202,17 +203,18 @@ FUNCTIONS = (
     ),
     _function(
         "mirror",
-        "text, bigint, float8, json, json, json, json",
+        "text, bigint, float8, json, json, json, json, bigint",
         "TABLE (stored bigint, filled text[])",
         f"""
         UPDATE ultramon.machines m SET position = $2, last_seen = $3
-            WHERE m.machine_id = $1 AND m.position < $2;
+            WHERE m.machine_id = $1 AND m.position < $2 AND m.position = coalesce($8, m.position);
         IF NOT FOUND THEN
             RETURN QUERY SELECT max(m.position), NULL::text[] FROM ultramon.machines m
                 WHERE m.machine_id = $1;
             RETURN;
         END IF;
-        WITH put AS (
+        -- A statement without rows costs as much as one with a few: its triggers run all the same.
+        IF json_array_length($4) > 0 THEN WITH put AS (
             INSERT INTO ultramon.agents AS a (machine_id, {_NAMES})
             SELECT $1, {_NAMES} FROM json_populate_recordset(NULL::ultramon.agents, $4)
             ON CONFLICT (agent_id) DO UPDATE SET {assignments("a", "excluded")},
@@ -221,6 +223,8 @@ FUNCTIONS = (
                 AND (a.generation, a.seq) <= (excluded.generation, excluded.seq)
             RETURNING a.agent_id, octet_length(a.{HISTORY}) >= {FULL_BYTES} AS is_full
         ) SELECT array_agg(agent_id) FILTER (WHERE is_full) INTO filled FROM put;
+        END IF;
+        IF json_array_length($5) > 0 THEN
         INSERT INTO ultramon.heartbeats AS h (machine_id, agent_id, generation, at)
             SELECT $1, b.agent_id, b.generation, max(b.at)
             FROM json_populate_recordset(NULL::ultramon.heartbeats, $5) AS b
@@ -229,12 +233,17 @@ FUNCTIONS = (
             GROUP BY b.agent_id, b.generation
             ON CONFLICT (agent_id) DO UPDATE SET generation = excluded.generation,
                 at = excluded.at, changed = pg_current_xact_id() WHERE h.machine_id = $1;
+        END IF;
+        IF json_array_length($6) > 0 THEN
         INSERT INTO ultramon.events (machine_id, {EVENT_COLUMNS})
             SELECT $1, {EVENT_COLUMNS} FROM json_populate_recordset(NULL::ultramon.events, $6)
             ON CONFLICT (key) DO NOTHING;
+        END IF;
+        IF json_array_length($7) > 0 THEN
         INSERT INTO ultramon.readings (machine_id, {MIRRORED_READING})
             SELECT $1, {MIRRORED_READING}
             FROM json_populate_recordset(NULL::ultramon.readings, $7);
+        END IF;
         RETURN QUERY SELECT $2, filled;
         """,
     ),

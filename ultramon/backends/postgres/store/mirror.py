@@ -157,6 +157,9 @@ class Mirror:
         events: Sequence[dict[str, Any]] = (),
         readings: Sequence[Reading] = (),
         beats: Sequence[tuple[str, int, float]] = (),
+        *,
+        after: int | None = None,
+        durable: bool = True,
     ) -> int:
         """Store a batch as one step, unless it is stored already.
 
@@ -169,6 +172,10 @@ class Mirror:
             readings: Oldest first.
             beats: Agents with their generation and time, by this machine's clock; those that are
                 not stored are passed over.
+            after: The position that is stored now, as the caller knows; where that is another one,
+                nothing is stored. None = any that is lower.
+            durable: False = a crash of the server may undo the last second of such batches, the
+                position among them.
 
         Returns:
             The position of the last batch that is stored now.
@@ -186,8 +193,9 @@ class Mirror:
             as_rows(_BEAT, rows.beats),
             as_rows(_EVENT, rows.events),
             as_rows(Reading._fields, rows.readings),
+            after,
         )
-        with self.database.transaction() as connection:
+        with self.database.transaction(durable=durable) as connection:
             [(stored, full)] = connection.execute(functions.MIRROR, arguments)
             if full:
                 self.states.thin_histories(connection, full)
