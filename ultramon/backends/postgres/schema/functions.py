@@ -70,8 +70,7 @@ def _function(name: str, arguments: str, returns: str, body: str, variables: str
         " LANGUAGE plpgsql SET plan_cache_mode = force_generic_plan"
         # A plan is kept while tables grow: what was small when it was made would be read whole.
         " SET enable_seqscan = off SET enable_hashjoin = off SET enable_mergejoin = off"
-        # Where a small table has to be read whole all the same, its price would have the plan
-        # compiled each time (measured: 300 ms).
+        # What row security reads whole looks dear enough to be compiled: that takes a second.
         " SET jit = off"
         f" AS $$ #variable_conflict use_column\n DECLARE {variables} BEGIN {body} END $$"
     )
