@@ -429,6 +429,8 @@ def main() -> None:
     parser.add_argument("--kill-seconds", type=float, default=90.0)
     parser.add_argument("--interval", type=float, default=15.0)
     given = parser.parse_args()
+    # Its processes must not outlive it.
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))
     # Machines do not share one disk: in memory they do not wait for each other's writes.
     memory = "/dev/shm" if os.path.isdir("/dev/shm") else None
     folder = Path(tempfile.mkdtemp(prefix="ultramon-share-", dir=memory))
