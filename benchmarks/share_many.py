@@ -29,6 +29,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import psycopg
+from results import replace_section
 
 from ultramon.backends.local.backend import LocalBackend
 from ultramon.backends.postgres.admin.roles import MACHINE
@@ -428,6 +429,7 @@ def main() -> None:
     parser.add_argument("--seconds", type=float, default=120.0)
     parser.add_argument("--kill-seconds", type=float, default=90.0)
     parser.add_argument("--interval", type=float, default=15.0)
+    parser.add_argument("--write-results", action="store_true", help="into RESULTS.md, too")
     given = parser.parse_args()
     # Its processes must not outlive it.
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))
@@ -435,7 +437,10 @@ def main() -> None:
     memory = "/dev/shm" if os.path.isdir("/dev/shm") else None
     folder = Path(tempfile.mkdtemp(prefix="ultramon-share-", dir=memory))
     try:
-        print("\n".join(measure(given, folder)))
+        section = "\n".join(measure(given, folder))
+        print(section)
+        if given.write_results:
+            replace_section("Machines that share", section)
     finally:
         shutil.rmtree(folder, ignore_errors=True)
 
