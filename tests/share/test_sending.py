@@ -200,6 +200,25 @@ def test_what_is_gone_here_goes_there(machine, sharing, everyone, server):
     assert (seen.record.generation, seen.record.outcome) == (1, "failed")
 
 
+def test_what_was_over_before_the_retention_is_not_there(machine, sharing, server):
+    """It ended, or was lost, longer ago than rows are kept: neither now nor after an outage."""
+    directory, old = machine.local.directory, time.time() - 31 * 86_400
+    directory.prepare()
+    for name, fields in {
+        "ended": {"active": False},
+        "lost": {"pid": 2**22 + 1},
+        "idle": {},
+    }.items():
+        record = make_record(name, at=old, host="codex", heartbeat_interval_seconds=None, **fields)
+        directory.replace(record, durable=False)
+    sharing.step(time.time())
+    ids = [(sharing.identity.agent_id("idle"),)]
+    assert rows_of(server, "agents", "agent_id") == ids
+    sharing.sending._is_connected = False
+    sharing.step(time.time() + 20)
+    assert rows_of(server, "agents", "agent_id") == ids
+
+
 def test_a_restart_sends_only_what_differs(machine, sharing, server):
     """The database itself says what it has; other choices are another document."""
     for number in range(20):

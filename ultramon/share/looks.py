@@ -128,13 +128,20 @@ class Looks:
         self._folder_mark = None if abs(now - changed_at / 1e9) < _FRESH_SECONDS else changed_at
         return True
 
-    def again(self, own: str) -> StateRecord | None:
-        """Return an agent's newest state as it may leave; None where it is gone or unreadable."""
+    def again(self, own: str, now: float) -> StateRecord | None:
+        """Return an agent's newest state as it may leave.
+
+        None where it is gone, unreadable, or was over before the retention.
+        """
         try:
             record = self._backend.load(own).record
         except (StateError, LookupError):
             return None
-        return None if record is None else self._as_sent(own, record)
+        return None if record is None or self._is_over(record, now) else self._as_sent(own, record)
+
+    def _is_over(self, record: StateRecord, now: float) -> bool:
+        is_old = record.last_activity < now - self._retention_seconds
+        return is_old and (not record.active or record.agent_id in self._lost)
 
     def _take(self, agent: StoredAgent, found: Look, now: float) -> None:
         record = agent.record
@@ -145,9 +152,6 @@ class Looks:
         except StateError:
             return
         own = agent.agent_id
-        if not record.active and record.last_activity < now - self._retention_seconds:
-            self._drop(own, found)
-            return
         levels = level_names(record.ladder)
         shared = Shared(self._identity.agent_id(own), record.generation, record.seq, levels)
         before = self.agents.get(own)
@@ -163,6 +167,9 @@ class Looks:
             self._active.pop(own, None)
             self._lost.discard(own)
             self.alive.pop(shared.id, None)
+        if self._is_over(record, now):
+            self._drop(own, found)
+            return
         found.states[shared.id] = self._as_sent(own, record)
         self._add_readings(own, record, found)
 

@@ -25,7 +25,7 @@ STATES_AT_ONCE = 200
 READINGS_AT_ONCE = 1_000
 EVENTS_AT_ONCE = 500
 REMOVED_AT_ONCE = 500
-NOTICES_SECONDS = 2.0
+NOTICES_SECONDS = 5.0
 """How often notices are asked for, at least."""
 PRUNE_SECONDS = 3_600.0
 SAFE_SECONDS = 5.0
@@ -156,7 +156,7 @@ class Sending:
             if stored is not None and stored[:2] > wanted:
                 self._removed.append(shared.id)
             if shared.id not in self._states and (stored is None or stored[:2] != wanted):
-                again = self._looks.again(own)
+                again = self._looks.again(own, now)
                 if again is not None:
                     self._states[shared.id] = again
         self._removed += [agent_id for agent_id in known if agent_id not in here]
