@@ -187,6 +187,7 @@ MIGRATIONS = (
         first_seen double precision NOT NULL,
         last_seen double precision NOT NULL
     );
+    CREATE INDEX machines_by_user ON ultramon.machines (database_user);
     ALTER TABLE ultramon.agents
         ADD COLUMN machine_id text COLLATE "C",
         ADD COLUMN host text,
