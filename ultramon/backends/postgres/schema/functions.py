@@ -109,6 +109,11 @@ FUNCTIONS = (
         END IF;
         INSERT INTO ultramon.agents ({_NAMES})
             SELECT {_NAMES} FROM json_populate_record(NULL::ultramon.agents, $1);
+        -- An agent that ran on while the database was away has one.
+        IF $1->>'used_tokens' IS NOT NULL THEN
+            INSERT INTO ultramon.readings (at, {READING})
+                SELECT measured_at, {READING} FROM ultramon.agents a WHERE a.agent_id = id;
+        END IF;
         INSERT INTO ultramon.heartbeats (agent_id, generation, at)
             VALUES (id, ($1->>'generation')::bigint, $3);
         INSERT INTO ultramon.events (key, type, run, agent_id, occurred_at, payload)
