@@ -147,7 +147,7 @@ def test_a_machine_that_is_not_entered_stores_nothing(mirror):
 
 
 def test_the_id_of_another_machine_is_refused(mirror, login, stores):
-    """Whoever entered it first has it."""
+    """It belongs to the user who entered it first."""
     other = stores(login(MACHINE)).mirror(MACHINE_ID)
     with pytest.raises(StateWriteError, match="belongs to another user"):
         other.announce(name=None, sent_fields=(), retention_seconds=None)
@@ -226,7 +226,7 @@ def refusals(store):
 def test_only_its_machine_writes_a_mirrored_agent(
     mirror, login, postgres_store, stores, role, verb
 ):
-    """Whoever asks, also who owns the tables and passes row security, learns whose it is."""
+    """Others learn whose it is, also the owner of the tables, who passes row security."""
     mirror.store(1, [state(estimated_tokens=5)])
     store = stores(postgres_store if role == "owner" else login(role))
     before = _rows(postgres_store, stores)

@@ -39,7 +39,7 @@ def took(look):
 @pytest.mark.parametrize("arguments", COMMANDS, ids=lambda one: one[0])
 @pytest.mark.parametrize("cut", CUTS)
 def test_a_command_ends_within_a_second(network, direct, cut, arguments):
-    """Whether the port refuses or nobody answers there; one line says it."""
+    """Whether the port refuses or does not answer; one line says it."""
     start(direct, now=time.time())
     CUTS[cut](network)
     began = time.monotonic()

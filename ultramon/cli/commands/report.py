@@ -101,7 +101,9 @@ def command(
         report_team(store, now=time.time(), days=days, by=by, machine=machine, as_json=json)
         return
     if machine is not None or by in _GROUPS:
-        raise click.UsageError("machines are told apart in a database only: set ULTRAMON_BACKEND")
+        raise click.UsageError(
+            "machines are distinguished in a database only: set ULTRAMON_BACKEND"
+        )
     if by is not None:
         if html_file is not None:
             raise click.UsageError("--by writes no page: it goes with the screen and --json")

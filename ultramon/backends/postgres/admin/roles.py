@@ -4,9 +4,9 @@ A role belongs to the whole server, its rights to one store. Identity columns ne
 functions run with the rights of their caller. Tables get no default privileges: a table of a later
 version is closed until it is listed here.
 
-Row security keeps machines from each other and mirrored rows from everybody else. Whoever owns the
-tables passes it, and so does a superuser. A machine is known by its login (`session_user`), which
-SET ROLE does not change.
+Row security keeps machines from each other's rows, and all others from mirrored ones. The owner of
+the tables passes it, and so does a superuser. A machine is known by its login (`session_user`),
+which SET ROLE does not change.
 """
 
 from __future__ import annotations

@@ -345,7 +345,7 @@ class Mirror:
         """
         deleted = {}
         with self.database.transaction(silence_seconds=LONG_SILENCE_SECONDS) as connection:
-            # Whoever looks again must learn that they are gone.
+            # Readers that look again learn from these names that they are gone.
             gone = connection.execute(
                 "SELECT agent_id FROM ultramon.agents WHERE machine_id = %s", (self.machine_id,)
             )
