@@ -11,8 +11,10 @@ from helpers.pty_screen import Terminal
 
 from ultramon.backends.postgres.connection import database
 from ultramon.backends.postgres.connection.database import DatabaseAwayError
+from ultramon.metrics.source import MetricsSource
 from ultramon.notices.message import Draft
 from ultramon.testing.contract.states import start
+from ultramon.web.agent_reader import AgentReader
 
 LOOK_SECONDS = 1.0
 SLACK_SECONDS = 1.5
@@ -74,6 +76,18 @@ def test_a_database_that_falls_silent_is_noticed_within_a_second(
             return []
 
     assert [agent.agent_id for agent in wait_until(found)] == ["scout-2"]
+
+
+@pytest.mark.parametrize("cut", CUTS)
+def test_the_page_and_a_scrape_fail_within_a_second(screen, network, cut):
+    """Several questions of one drawing do not add up."""
+    reader, source = AgentReader(screen), MetricsSource(screen, cache_seconds=0.0)
+    CUTS[cut](network)
+    began = time.monotonic()
+    took(lambda: reader.look(None, 50, with_ended=True))
+    took(source.collect)
+    took(lambda: screen.queue.depth(now=time.time()))
+    assert time.monotonic() - began < LOOK_SECONDS + SLACK_SECONDS
 
 
 def test_what_waits_on_this_machine_delays_no_screen(screen, network):
