@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from pathlib import Path
 
 import pytest
 from helpers.postgres_network import network  # noqa: F401
@@ -198,6 +199,35 @@ def test_what_is_gone_here_goes_there(machine, sharing, everyone, server):
     sharing.step(time.time() + 18)
     [seen] = everyone.list_agents()
     assert (seen.record.generation, seen.record.outcome) == (1, "failed")
+
+
+def test_a_reading_that_comes_after_its_state_is_not_missed(machine, sharing, server):
+    """The ring is written behind the state; a look may come in between, and is the last one."""
+    directory, at = machine.local.directory, time.time()
+    directory.prepare()
+
+    def store(tokens, later):
+        fields = {"estimated_tokens": tokens, "measured_at": at + later, "seq": later}
+        directory.replace(make_record("a", at=at, **fields), durable=False)
+
+    ring = Path(directory.file("a", ".hist"))
+    store(1_000, 1)
+    before = ring.read_bytes()
+    store(2_000, 2)
+    after = ring.read_bytes()
+    ring.write_bytes(before)
+    sharing.step(at + 10)
+    opaque = sharing.identity.agent_id("a")
+    assert readings_of(server, opaque) == []
+    ring.write_bytes(after)
+    sharing.step(at + 11)
+    assert readings_of(server, opaque) == [1_000, 2_000]
+    # Where no ring can be written, the state alone has the reading.
+    store(3_000, 3)
+    ring.unlink()
+    for second in (20, 21, 26, 27):
+        sharing.step(at + second)
+    assert readings_of(server, opaque) == [1_000, 2_000, 3_000]
 
 
 def test_what_was_over_before_the_retention_is_not_there(machine, sharing, server):

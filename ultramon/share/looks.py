@@ -15,7 +15,7 @@ from ultramon.errors import StateError
 from ultramon.share.allow_list import level_names, redact
 from ultramon.share.sent_events import redact_event
 from ultramon.state.history import decode_points
-from ultramon.state.history_ring import POINT_BYTES
+from ultramon.state.history_ring import FULL_BYTES, POINT_BYTES, encode_point
 from ultramon.state.liveness import ALIVE, LOST
 from ultramon.state.observed import ObservedAgent
 
@@ -35,6 +35,8 @@ LEAST_LOST_SECONDS = 60.0
 """An agent that calls itself lost after less is not, for others: a beat may be late."""
 LOST_AT_ONCE_SECONDS = 0.001
 """The silence after which an agent is lost that is lost here."""
+RING_SECONDS = 5.0
+"""How long the reading of a state is waited for in the agent's ring."""
 _FRESH_SECONDS = 0.1
 """A folder may change twice within one tick of the file system's clock."""
 
@@ -91,6 +93,7 @@ class Looks:
         self._judged_at = float("-inf")
         self._active: dict[str, StoredAgent] = {}
         self._lost: set[str] = set()
+        self._late: dict[str, tuple[StateRecord, float]] = {}
         self.agents: dict[str, Shared] = {}
         """The agents here, by their own ids."""
         self.alive: dict[str, int] = {}
@@ -112,6 +115,8 @@ class Looks:
                 self._take(agent, found, now)
             for own in changes.removed:
                 self._drop(own, found)
+        for own in list(self._late):
+            self._add_readings(own, self._late[own][0], found, now)
         if now - self._judged_at >= JUDGE_SECONDS or now < self._judged_at:
             self._judged_at = now
             self._judge(found, now)
@@ -171,7 +176,8 @@ class Looks:
             self._drop(own, found)
             return
         found.states[shared.id] = self._as_sent(own, record)
-        self._add_readings(own, record, found)
+        self._late.pop(own, None)
+        self._add_readings(own, record, found, now)
 
     def _as_sent(self, own: str, record: StateRecord) -> StateRecord:
         sent = redact(record, self._identity, self._names, self.agents[own].levels)
@@ -185,6 +191,7 @@ class Looks:
     def _drop(self, own: str, found: Look) -> None:
         shared = self.agents.pop(own, None)
         self._active.pop(own, None)
+        self._late.pop(own, None)
         self._lost.discard(own)
         if shared is not None:
             self.alive.pop(shared.id, None)
@@ -215,16 +222,21 @@ class Looks:
         else:
             self.alive.pop(shared.id, None)
 
-    def _add_readings(self, own: str, record: StateRecord, found: Look) -> None:
+    def _add_readings(self, own: str, record: StateRecord, found: Look, now: float) -> None:
         """Add the points of an agent's ring that are new: more than one may be since a look."""
-        points = self._backend.directory.read_history(own)
-        if not points:
-            return
+        points, newest = self._backend.directory.read_history(own), encode_point(record)
+        if newest and newest not in _rows(points):
+            # The ring is written after the state; where it cannot be, the state has the reading.
+            since = self._late.setdefault(own, (record, now))[1]
+            if 0 <= now - since < RING_SECONDS:
+                return
+            points = (points + newest)[-FULL_BYTES:]
+        self._late.pop(own, None)
         shared = self.agents[own]
         new = _points_after(points, self._seen.get(shared.id))
         if not new:
             return
-        sent = found.states[shared.id]
+        sent = found.states.get(shared.id) or self._as_sent(own, record)
         names = {crc32(name.encode()) & 0xFF: shown for name, shown in shared.levels.items()}
         for number, point in enumerate(decode_points(new)):
             level = new[(number + 1) * POINT_BYTES - 1]
