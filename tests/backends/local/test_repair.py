@@ -5,18 +5,22 @@ from __future__ import annotations
 import random
 import signal
 import sqlite3
-from contextlib import closing
+import tempfile
+from contextlib import closing, suppress
+from functools import cache
 from pathlib import Path
 
 import pytest
 from helpers.fault_writer import AGENT, answer, finish, make_event, run_writer, start
 from helpers.journal_fixtures import NO_WAIT, numbers, raw
+from hypothesis import given
+from hypothesis import strategies as st
 
 from ultramon.backends.local.backend import LocalBackend
 from ultramon.backends.local.journal import JOURNAL, Journal
 from ultramon.backends.local.journal_check import examine_journal
 from ultramon.backends.local.row_shapes import new_tables
-from ultramon.errors import StateCorruptError, StateWriteError
+from ultramon.errors import StateCorruptError, StateError, StateSchemaError, StateWriteError
 from ultramon.notices.message import Draft
 from ultramon.system.findings import OK, WARNING
 
@@ -200,6 +204,55 @@ def test_a_journal_that_was_cut_off_is_repaired(tmp_path, backend, size):
         journal.repair(1.0)
     assert backend.record(start(backend, "b"), [make_event("b")], durable=True)
     assert [finding.status for finding in examine_journal(str(tmp_path))] == [OK]
+
+
+@cache
+def small_journal():
+    """The bytes of a journal with a row or more in each table, on a page each or two."""
+    with tempfile.TemporaryDirectory() as path:
+        with closing(LocalBackend(path)) as store:
+            store.record(start(store), [make_event(n=n) for n in range(20)], durable=True)
+            for n in range(10):
+                store.queue.queue_message(Draft("boss", f"text {n}"), now=1.0)
+            store.claim_handoff("handoff-1", "a", "b", now=1.0)
+            store.subscribe("main", "me", now=1.0, lease_seconds=1.0)
+        return bytes(whole_file(Path(path)))
+
+
+@given(
+    damage=st.lists(
+        st.tuples(st.floats(0.0, 1.0, exclude_max=True), st.binary(min_size=1, max_size=300)),
+        min_size=1,
+        max_size=6,
+    )
+)
+def test_damage_anywhere_is_a_typed_error_and_can_be_repaired(damage):
+    """Readers return what is there or say what is wrong; after a repair the store works."""
+    bad = bytearray(small_journal())
+    for share, data in damage:
+        first = int(share * len(bad))
+        bad[first : first + len(data)] = data[: len(bad) - first]
+    with tempfile.TemporaryDirectory() as path, closing(LocalBackend(path)) as store:
+        (Path(path) / JOURNAL).write_bytes(bad)
+        (Path(path) / JOURNAL).chmod(0o600)
+        for read in (
+            store.events,
+            lambda: store.queue.peek("boss", now=2.0),
+            store.queue.dead,
+            store.last_cursor,
+        ):
+            with suppress(StateError):
+                read()
+        with closing(Journal(path)) as journal:
+            try:
+                journal.repair(1.0)
+            except StateSchemaError:
+                return  # the damage says that a newer version wrote it
+        found = list(examine_journal(path))
+        assert [finding.status for finding in found] == [OK], found
+        store.append_events([make_event("later")])
+        assert store.events(limit=1000).events[-1]["agentId"] == "later"
+        assert store.queue.queue_message(Draft("boss", "new"), now=9.0)
 
 
 def test_a_writer_repairs_what_it_meets(tmp_path, backend, caplog):

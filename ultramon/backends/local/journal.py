@@ -645,7 +645,8 @@ class Transaction:
 
         try:
             problem = self._journal.find_bad_row(self._connection)
-        except sqlite3.Error as damage:
+        # Python decodes what SQLite says of a damaged schema, of which it quotes the bytes.
+        except (sqlite3.Error, UnicodeDecodeError) as damage:
             problem = str(damage)
         if problem is not None:
             self._roll_back()

@@ -37,6 +37,9 @@ _LOST_NUMBERS = 1_000_000
 _MAX_NUMBER = 1 << 53
 _PAGE_BYTES = 4096
 _SIDE_FILES = ("-wal", "-shm")
+_DAMAGE = (sqlite3.DatabaseError, UnicodeDecodeError)
+"""What reading a damaged journal raises: SQLite quotes the bytes of a damaged schema, which Python
+decodes."""
 
 
 class Repair(NamedTuple):
@@ -118,7 +121,7 @@ def _repair(path: str, new: str, timeout_seconds: float) -> Repair:
     if is_database:
         try:
             _store(new, path, timeout_seconds)
-        except sqlite3.Error as error:
+        except _DAMAGE as error:
             if _is_busy(error):
                 delete_quietly(kept)
                 raise
@@ -137,7 +140,7 @@ def _move(path: str, kept: str) -> None:
             os.replace(path + suffix, kept + suffix)
 
 
-def _is_busy(error: sqlite3.Error) -> bool:
+def _is_busy(error: Exception) -> bool:
     return any(word in str(error) for word in ("locked", "full", "disk I/O"))
 
 
@@ -155,7 +158,7 @@ def _copy_pages(old: sqlite3.Connection, kept: str) -> bool:
         old.execute("ROLLBACK")
         with closing(_connect(kept)) as copy:
             old.backup(copy)
-    except sqlite3.DatabaseError as error:
+    except _DAMAGE as error:
         if _is_busy(error):
             delete_quietly(kept)
             raise
@@ -183,7 +186,7 @@ def _salvage(kept: str, new: str) -> Repair:
         try:
             with closing(_open_kept(kept)) as source:
                 done = _copy_rows(source, target, kept)
-        except sqlite3.DatabaseError:
+        except _DAMAGE:
             pass  # its schema cannot be read
         if done is not None and (any(done.rows.values()) or not done.damaged):
             return done
@@ -191,7 +194,7 @@ def _salvage(kept: str, new: str) -> Repair:
             _graft_schema(new, kept, graft)
             with closing(_open_kept(graft)) as source:
                 return _copy_rows(source, target, kept)
-        except sqlite3.DatabaseError:
+        except _DAMAGE:
             return done or Repair(kept, {}, 0, [], ["all tables"])
 
 
@@ -275,7 +278,7 @@ def _continue_numbers(
     """
     (last,) = target.execute("SELECT ifnull(max(id), 0) FROM messages").fetchone()
     seq = None
-    with suppress(sqlite3.DatabaseError):
+    with suppress(*_DAMAGE):
         [(seq,)] = source.execute(
             "SELECT max(seq) FROM sqlite_sequence"
             " WHERE name = 'messages' AND typeof(seq) = 'integer'"
@@ -318,7 +321,7 @@ class _Reader:
                             first = number + 1
                         else:
                             last = number - 1
-                except sqlite3.DatabaseError:
+                except _DAMAGE:
                     self.is_damaged = True
                     failed += 1
                 else:
@@ -353,7 +356,7 @@ class _Reader:
                         raise sqlite3.DatabaseError("rows out of order")
                     seen.add(row)
                     yield row
-            except sqlite3.DatabaseError:
+            except _DAMAGE:
                 self.is_damaged = True
             else:
                 return

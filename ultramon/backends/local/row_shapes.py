@@ -102,9 +102,16 @@ def new_tables() -> list[Shape]:
 
 
 def stored_tables(connection: sqlite3.Connection) -> Iterator[Shape]:
-    """Yield the shape of every table that a journal has, with the columns of its version."""
+    """Yield the shape of every table that a journal has, with the columns of its version.
+
+    Raises:
+        sqlite3.DatabaseError: A table has lost a column of its key.
+    """
     for shape in new_tables():
         known = {row[1] for row in connection.execute(f"PRAGMA table_info({shape.table})")}
+        if known and not known.issuperset(shape.order):
+            # No version had another key: its rows would be stored without one.
+            raise sqlite3.DatabaseError(f"the schema of {shape.table} is damaged")
         if known:
             kept = [place for place, name in enumerate(shape.columns) if name in known]
             yield shape._replace(
