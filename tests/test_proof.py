@@ -100,22 +100,30 @@ def test_both_files_have_what_was_done_and_on_what(tmp_path):
     assert {"python", "sqlite", "kernel", "hypothesis"} <= values["versions"].keys()
     assert values["clients"]
     assert values["durationSeconds"] > 0
-    assert "| items | 9 | 7 | 5 | 1 | 3 killed | 0 |" in text
+    assert "| items | 9 | 7 | 5 | 1 | 3 killed | – |" in text
     for version in values["versions"].values():
         assert version in text
 
 
 def test_the_least_grows_with_the_time():
     """What a minute of a soak must do, ten minutes must do ten times; and faults must be met."""
-    given = Row("a", "b", (), {"items": Least(2, 3.0)}, faults=Least(1, 1.0))
+    given = Row("a", "b", (), {"items": Least(2, 3.0)}, faults={("killed", "power"): Least(1, 1.0)})
     assert judge(given, DONE, 0, 1.5) == (GREEN, [])
     assert judge(given, DONE, 0, 10.0) == (
         RED,
         [
             "too few items succeeded: 7, 32 are least",
-            "too few faults were met: 3, 11 are least",
+            "too few faults were met (killed or power): 3, 11 are least",
         ],
     )
+
+
+def test_faults_of_another_kind_do_not_count():
+    """A soak over a network that was never cut proves nothing about one that is."""
+    given = row(faults={("network", "connections"): Least(1)})
+    assert judge(given, DONE, 0, 1.0)[0] == RED
+    cut = Found(DONE.operations, faults={"killed": 3, "network cut": 1})
+    assert judge(given, cut, 0, 1.0) == (GREEN, [])
 
 
 def test_what_is_broken_is_red_however_much_succeeded():

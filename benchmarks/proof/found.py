@@ -41,6 +41,14 @@ class Found:
     left_out: dict[str, int] = field(default_factory=dict)
     cannot_run: str = ""
 
+    def met(self, words: tuple[str, ...]) -> int:
+        """Return how many faults were met whose kind contains one of some words; () = all."""
+        return sum(
+            number
+            for kind, number in self.faults.items()
+            if not words or any(word in kind for word in words)
+        )
+
     def write(self, path: Path) -> None:
         """Write it where `make proof` reads it."""
         values = asdict(self)

@@ -130,7 +130,11 @@ def judge(row: Row, found: Found | None, code: int, minutes: float) -> tuple[str
         succeeded = operations.succeeded if operations else 0
         if succeeded < least.within(minutes):
             why.append(f"too few {kind} succeeded: {succeeded}, {least.within(minutes)} are least")
-    met = sum(found.faults.values())
-    if met < row.faults.within(minutes):
-        why.append(f"too few faults were met: {met}, {row.faults.within(minutes)} are least")
+    for words, least in row.faults.items():
+        met = found.met(words)
+        if met < least.within(minutes):
+            kinds = " or ".join(words) or "of any kind"
+            why.append(
+                f"too few faults were met ({kinds}): {met}, {least.within(minutes)} are least"
+            )
     return (RED, why) if why else (GREEN, [])

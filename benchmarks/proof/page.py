@@ -65,7 +65,7 @@ class Proof:
         """Return all of it as JSON values."""
         return {
             "began": self.began.isoformat(timespec="seconds"),
-            "durationSeconds": round(self.duration_seconds, 1),
+            "durationSeconds": round(self.duration_seconds, 3),
             "minutes": self.minutes,
             "seed": self.seed,
             "verdict": self.verdict,
@@ -84,7 +84,7 @@ def _row_json(judged: Judged) -> dict[str, Any]:
         "why": judged.why,
         "seeds": found.seeds or [judged.seed],
         "minutes": round(judged.minutes, 2),
-        "durationSeconds": round(judged.duration_seconds, 1),
+        "durationSeconds": round(judged.duration_seconds, 3),
         "operations": {
             kind: {
                 **operations._asdict(),
@@ -93,7 +93,7 @@ def _row_json(judged: Judged) -> dict[str, Any]:
             for kind, operations in sorted(found.operations.items())
         },
         "faults": dict(sorted(found.faults.items())),
-        "leastFaults": row.faults.within(judged.minutes),
+        "leastFaults": _least_faults(judged),
         "leftOut": found.left_out,
     }
 
@@ -101,6 +101,13 @@ def _row_json(judged: Judged) -> dict[str, Any]:
 def _least(judged: Judged, kind: str) -> int:
     least = judged.row.operations.get(kind)
     return least.within(judged.minutes) if least else 0
+
+
+def _least_faults(judged: Judged) -> dict[str, int]:
+    return {
+        " or ".join(words) or "any": least.within(judged.minutes)
+        for words, least in judged.row.faults.items()
+    }
 
 
 def versions() -> dict[str, str]:
@@ -167,11 +174,9 @@ def text(proof: Proof) -> str:
 def _rows(proof: Proof) -> list[tuple[str, ...]]:
     rows = []
     for each in proof.rows:
-        faults = ", ".join(
-            f"{number:,} {kind}" for kind, number in sorted(each.found.faults.items())
-        )
+        faults = _joined(dict(sorted(each.found.faults.items())))
         first = (each.row.name, each.verdict, f"{each.duration_seconds:.0f}", _seeds(each))
-        last = (faults or "–", str(each.row.faults.within(each.minutes)))
+        last = (faults, _joined(_least_faults(each)))
         operations = sorted(each.found.operations.items()) or [("–", None)]
         for kind, counts in operations:
             numbers = (f"{counts.tried:,}", f"{counts.succeeded:,}") if counts else ("–", "–")
@@ -179,6 +184,10 @@ def _rows(proof: Proof) -> list[tuple[str, ...]]:
             rows.append((*first, kind, *numbers, str(_least(each, kind)), refused, *last))
             first, last = ("", "", "", ""), ("", "")
     return rows
+
+
+def _joined(numbers: dict[str, int]) -> str:
+    return ", ".join(f"{number:,} {kind}" for kind, number in numbers.items()) or "–"
 
 
 def _seeds(judged: Judged) -> str:
