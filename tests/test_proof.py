@@ -1,17 +1,23 @@
 """A proof judges what its rows did: nothing done is red, and what cannot run says why."""
 
 import json
+import os
 import subprocess
 import sys
 import tempfile
+from contextlib import closing
 
 import pytest
 from helpers import ROOT
+from helpers.fault_writer import start
+from helpers.requirements import missing, require_root
 
+from benchmarks.proof import power_cuts
 from benchmarks.proof.__main__ import main
 from benchmarks.proof.found import Found, Operations
 from benchmarks.proof.judgement import CANNOT, GREEN, RED, judge
 from benchmarks.proof.rows import ROWS, Least, Row
+from ultramon.backends.local.backend import LocalBackend
 
 WRITES = "import sys; open(sys.argv[1], 'w').write(sys.argv[2])"
 DONE = Found({"items": Operations(9, 7, 1)}, faults={"killed": 3})
@@ -171,3 +177,45 @@ def test_tests_are_counted_with_the_inputs_that_were_made_for_them(tmp_path):
     assert done.returncode == 0, done.stdout
     assert found.operations == {"tests": Operations(2, 1, 1), "inputs": Operations(30, 30, 0)}
     assert found.left_out == {"no such database": 1}
+
+
+def test_power_is_not_cut_without_root(tmp_path, monkeypatch):
+    """Its row says so, and is not green."""
+    monkeypatch.delenv("CI", raising=False)
+    monkeypatch.setattr(os, "geteuid", lambda: 1000)
+    assert power_cuts.main(["--counts", str(tmp_path / "counts")]) == 0
+    [given] = [each for each in ROWS if each.name.startswith("power cuts")]
+    found = Found.read(tmp_path / "counts")
+    assert judge(given, found, 0, 1.0) == (CANNOT, ["needs root"])
+
+
+@pytest.mark.slow
+def test_what_was_acknowledged_survives_a_power_cut(tmp_path):
+    """And what no fsync had written does not, or it was no cut."""
+    require_root()
+    assert power_cuts.main(["--counts", str(tmp_path / "counts"), "--seconds", "0"]) == 0
+    found = Found.read(tmp_path / "counts")
+    if found.cannot_run:
+        missing(found.cannot_run)
+    assert found.faults == {"power cuts": 1, "writes lost that no fsync had written": 1}
+    assert found.operations["acknowledged writes"].succeeded > 0
+
+
+def test_a_judge_of_power_cuts_finds_what_was_lost(tmp_path):
+    """A write that had returned before the cut has to be there; one that came later need not."""
+    with closing(LocalBackend(str(tmp_path))) as backend:
+        start(backend, "there")
+    facts = [
+        {"at": at, "fact": fact, "about": about, "stored": True}
+        for at, fact, about in (
+            (1.0, "started", "there"),
+            (2.0, "ended", "there"),
+            (3.0, "sent", "a key"),
+            (9.0, "sent", "a late key"),
+        )
+    ]
+    judge = power_cuts.Judge()
+    judge.look(tmp_path, facts, cut_at=5.0)
+    assert [line.partition(":")[0] for line in judge.broken] == ["lost", "message lost"]
+    assert "'ended'" in judge.broken[0]
+    assert judge.broken[1].endswith(" a key")
