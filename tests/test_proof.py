@@ -15,7 +15,7 @@ from helpers.requirements import missing, require_root
 from benchmarks.proof import power_cuts
 from benchmarks.proof.__main__ import main
 from benchmarks.proof.found import Found, Operations
-from benchmarks.proof.judgement import CANNOT, GREEN, RED, judge
+from benchmarks.proof.judgement import CANNOT, GREEN, RED, judge, prove
 from benchmarks.proof.rows import ROWS, Least, Row
 from ultramon.backends.local.backend import LocalBackend
 
@@ -72,6 +72,12 @@ def test_a_run_in_which_too_little_succeeded_is_red(tmp_path):
     code, values, _ = proven(tmp_path, writing(tmp_path, Found({"items": Operations(90, 4, 86)})))
     assert code == 1
     assert values["rows"][0]["why"][0] == "too few items succeeded: 4, 5 are least"
+
+
+def test_a_program_that_hangs_is_ended_and_red():
+    """A proof that waited for it would say nothing of the other rows."""
+    [found] = prove([row("-c", "import signal; signal.pause()")], 0.0, 1, patience_seconds=0.2)
+    assert (found.verdict, found.why[0]) == (RED, "it ended with -15 and wrote no counts")
 
 
 def test_suites_without_a_test_are_red(tmp_path):

@@ -47,7 +47,11 @@ class Judged:
 
 
 def prove(
-    rows: Sequence[Row], minutes: float, seed: int, say: Callable[[str], object] = print
+    rows: Sequence[Row],
+    minutes: float,
+    seed: int,
+    say: Callable[[str], object] = print,
+    patience_seconds: float = 1800.0,
 ) -> Iterator[Judged]:
     """Run rows, those without a share first, and yield each with its verdict.
 
@@ -56,6 +60,7 @@ def prove(
         minutes: For all of them. Rows without a share, and soaks that settle, may take longer.
         seed: Of the first row; each next one has the next seed.
         say: Takes a line for people before each row.
+        patience_seconds: A program that takes so much longer than its time is ended.
     """
     until = time.monotonic() + 60 * minutes
     waiting = sorted(rows, key=lambda row: row.share > 0)
@@ -64,10 +69,10 @@ def prove(
         left = (until - time.monotonic()) * row.share / max(shares, 1)
         seconds = max(LEAST_SECONDS, left) if row.share else 0.0
         say(f"=== {row.name}: " + (f"{seconds:.0f} s" if row.share else "to its end"))
-        yield _run(row, seconds / 60, seed + number)
+        yield _run(row, seconds / 60, seed + number, patience_seconds)
 
 
-def _run(row: Row, minutes: float, seed: int) -> Judged:
+def _run(row: Row, minutes: float, seed: int, patience_seconds: float) -> Judged:
     directory = Path(tempfile.mkdtemp(prefix="ultramon-proof-"))
     counts, kept, log = directory / "counts", directory / "kept", directory / "log"
     values = {
@@ -80,15 +85,17 @@ def _run(row: Row, minutes: float, seed: int) -> Judged:
     }
     began = time.monotonic()
     with log.open("wb") as said:
-        code = subprocess.run(
-            [sys.executable, *(part.format(**values) for part in row.command)],
-            env=_environment(),
-            cwd=ROOT,
-            stdin=subprocess.DEVNULL,
-            stdout=said,
-            stderr=subprocess.STDOUT,
-            check=False,
-        ).returncode
+        code = _ended(
+            subprocess.Popen(
+                [sys.executable, *(part.format(**values) for part in row.command)],
+                env=_environment(),
+                cwd=ROOT,
+                stdin=subprocess.DEVNULL,
+                stdout=said,
+                stderr=subprocess.STDOUT,
+            ),
+            60 * minutes + patience_seconds,
+        )
     taken = time.monotonic() - began
     found = Found.read(counts)
     verdict, why = judge(row, found, code, minutes)
@@ -97,6 +104,17 @@ def _run(row: Row, minutes: float, seed: int) -> Judged:
     else:
         shutil.rmtree(directory)
     return Judged(row, seed, minutes, taken, found or Found(), verdict, why)
+
+
+def _ended(process: subprocess.Popen[bytes], seconds: float) -> int:
+    """Wait for a program, end one that hangs, and return its exit code."""
+    for end in (process.terminate, process.kill):
+        try:
+            return process.wait(seconds)
+        except subprocess.TimeoutExpired:
+            end()
+            seconds = 60.0
+    return process.wait()
 
 
 def _environment() -> dict[str, str]:
