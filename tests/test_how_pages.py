@@ -14,6 +14,8 @@ from pathlib import Path
 
 import pytest
 from helpers import ROOT
+from helpers.distributions import install_extension
+from helpers.postgres_server import Server
 from helpers.program import environment
 from helpers.requirements import require_tool
 from helpers.shown import matches
@@ -24,6 +26,7 @@ FOLDER = ROOT / "docs" / "how"
 PAGES = sorted(path for path in FOLDER.glob("*.md") if path.name != "README.md")
 BLOCK = re.compile(r"^```(\w*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 FILE = re.compile(r"(?:#|//|--) (\S+\.\w+)\n")
+EXTENSION = re.compile(r"install -q \./examples/extensions/(\w+)")
 INSTALL = re.compile(r"^\s*pipx? install (.+?)(?:\s+#.*)?$", re.MULTILINE)
 SHOWN_LINES = 30
 """What a reader sees of a page without turning it."""
@@ -33,7 +36,8 @@ PRELUDE = "pip() { :; }; pipx() { :; }\n"
 """The environment of a page has what it installs; another test looks at those lines."""
 NEEDS = {"hand-over-an-agent-of-google-adk": ("google.adk",)}
 """Modules of frameworks without which a page cannot run."""
-TOOLS: dict[str, tuple[str, ...]] = {}
+SLOW = {"run-a-long-list-with-four-workers", "test-my-orchestrator", "write-a-host"}
+TOOLS = {"poll-from-another-language": ("node", "jq"), "rotate-a-token": ("curl", "jq")}
 """Programs that a page calls."""
 
 
@@ -52,6 +56,20 @@ def programs(tmp_path_factory) -> Path:
     return folder / "bin"
 
 
+@pytest.fixture
+def database():
+    """The URL of an empty database, on a server that is set up as people have them."""
+    server = Server()
+    server.start()
+    yield server.url()
+    server.remove()
+
+
+def page_of(path: Path):
+    marks = [pytest.mark.slow] if path.stem in SLOW else []
+    return pytest.param(path, id=path.stem, marks=marks)
+
+
 def blocks(path: Path) -> list[tuple[str, str]]:
     return BLOCK.findall(path.read_text(encoding="utf-8"))
 
@@ -61,7 +79,7 @@ def script_of(page: list[tuple[str, str]]) -> tuple[str, list[tuple[str, str]]]:
     lines, commands = [PRELUDE], []
     for number, ((language, text), (following, shown)) in enumerate(pairwise([*page, ("", "")])):
         if language == "sh":
-            lines.append(f"{text}\necho '{END}' $?\n")
+            lines.append(f"{text}\nprintf '\\n%s %s\\n' '{END}' $?\n")
             commands.append((text, shown if following == "text" else ""))
         elif language not in ("text", ""):
             name = FILE.match(text)
@@ -89,7 +107,7 @@ def differences(page: list[tuple[str, str]], commands: list[tuple[str, str]], pr
         yield f"no command printed:\n{result}"
 
 
-@pytest.mark.parametrize("path", PAGES, ids=lambda path: path.stem)
+@pytest.mark.parametrize("path", [page_of(path) for path in PAGES])
 def test_a_page_runs_from_top_to_bottom(path, programs, tmp_path, request):
     """A stranger who copies block after block sees what the page shows."""
     for module in NEEDS.get(path.stem, ()):
@@ -98,13 +116,16 @@ def test_a_page_runs_from_top_to_bottom(path, programs, tmp_path, request):
         require_tool(tool)
     page = blocks(path)
     script, commands = script_of(page)
-    given = {"database": request.getfixturevalue("postgres_store")} if "$database" in script else {}
-    home, output = tmp_path / "home", tmp_path / "output"
+    given = {"database": request.getfixturevalue("database")} if "$database" in script else {}
+    home, output, packages = (tmp_path / name for name in ("home", "output", "packages"))
     home.mkdir()
+    for kind in EXTENSION.findall(script):
+        install_extension(packages, kind)
     place = environment(
         PATH=f"{programs}{os.pathsep}{os.environ['PATH']}",
         HOME=str(home),
         TMPDIR=str(tmp_path),
+        PYTHONPATH=str(packages),
         PYTHONWARNINGS="error",
         GIT_CONFIG_COUNT="2",
         GIT_CONFIG_KEY_0="user.name",
@@ -132,7 +153,8 @@ def test_a_page_runs_from_top_to_bottom(path, programs, tmp_path, request):
             with suppress(ProcessLookupError):
                 os.killpg(shell.pid, signal.SIGKILL)
     printed = output.read_text(encoding="utf-8")
-    assert list(differences(page, commands, printed)) == []
+    different = list(differences(page, commands, printed))
+    assert not different, "\n".join(different)
 
 
 @pytest.mark.parametrize("path", PAGES, ids=lambda path: path.stem)
@@ -151,6 +173,8 @@ def test_a_page_is_short_and_shows_its_result_first(path):
 def test_a_page_installs_what_exists(path):
     """Each line takes the clone, with extras that it has, or a framework beside it."""
     for arguments in INSTALL.findall(path.read_text(encoding="utf-8")):
+        if EXTENSION.fullmatch(f"install {arguments}"):
+            continue
         own = re.fullmatch(r"(?:-q )?(?:\.|'\.\[([\w,-]+)\]')( \S+)*", arguments)
         assert own is not None, arguments
         for extra in (own[1] or "").split(","):
