@@ -298,8 +298,13 @@ def test_what_only_a_handoff_tells_counts():
     assert seen(state, again, handoffs=[left]) == (["1", "2", "3"], ["1", "2"], ["2"], ["3"])
 
 
-def test_nobody_is_killed_in_a_process_that_took_over_the_number():
+@pytest.mark.parametrize("has_pidfd", [True, False])
+def test_nobody_is_killed_in_a_process_that_took_over_the_number(
+    has_pidfd, process_way, monkeypatch
+):
     """A pid alone is no identity: the process that has it must have started when the agent did."""
+    if not has_pidfd:
+        monkeypatch.delattr(os, "pidfd_open", raising=False)
     from ultramon.cli.chaos.victims import kill_process
     from ultramon.system.processes import process_started_at
 

@@ -1,13 +1,16 @@
 """Files are replaced as a whole or not at all, and nothing planted is followed."""
 
+import fcntl
 import os
 import stat
 
 import pytest
 from helpers.requirements import require_root_mount, unmount
 
+from ultramon.backends.local.journal import Journal
 from ultramon.errors import StateWriteError
-from ultramon.system.files import NewFile, replace_file
+from ultramon.system.files import NewFile, replace_file, sync_directory
+from ultramon.testing.samples import make_event
 
 
 def test_a_replaced_file_is_whole_private_and_alone(tmp_path):
@@ -92,3 +95,22 @@ def test_a_temporary_file_that_is_there_is_not_overwritten(tmp_path):
     with pytest.raises(StateWriteError), NewFile(str(temporary), "path", b"ours"):
         pass
     assert victim.read_text() == "precious"
+
+
+@pytest.mark.parametrize("command", [fcntl.F_GETFD, 9_999])
+def test_a_disk_that_is_not_told_to_write_is_no_error(tmp_path, monkeypatch, command):
+    """Where macOS' order to empty the cache of a disk is known, it is given; some refuse it."""
+    given = []
+    real = fcntl.fcntl
+    monkeypatch.setattr(fcntl, "F_FULLFSYNC", command, raising=False)
+    monkeypatch.setattr(fcntl, "fcntl", lambda fd, order: given.append(order) or real(fd, order))
+    sync_directory(str(tmp_path))
+    assert given == [command]
+
+
+def test_the_journal_asks_for_a_whole_sync(tmp_path):
+    """SQLite leaves that out on macOS else; here it is only known to be asked for."""
+    journal = Journal(str(tmp_path))
+    journal.append([make_event("a")], 5.0)
+    assert journal.select(0, "PRAGMA fullfsync") == [(1,)]
+    journal.close()

@@ -103,10 +103,13 @@ def kill_process(pid: int, started_at: str | None) -> bool:
     """Kill a process if it is still the one that started then; return whether it was."""
     # Without pidfds the pid could be reused between look and kill; there is no better way.
     if not hasattr(os, "pidfd_open"):
-        if process_started_at(pid) == started_at:
+        if process_started_at(pid) != started_at:
+            return False
+        try:
             os.kill(pid, signal.SIGKILL)
-            return True
-        return False
+        except OSError:
+            return False
+        return True
     try:
         # From here on the pid cannot be reused.
         descriptor = os.pidfd_open(pid)

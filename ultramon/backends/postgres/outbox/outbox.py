@@ -74,6 +74,7 @@ class _File(Journal):
     def _prepare(self, connection: sqlite3.Connection, timeout_seconds: float) -> None:
         execute_with_retry(connection, "PRAGMA journal_mode = WAL", timeout_seconds)
         connection.execute("PRAGMA synchronous = FULL")
+        connection.execute("PRAGMA fullfsync = ON")  # on macOS, as for the journal
         # AUTOINCREMENT uses no id twice: `forget` cannot delete an entry that replaced another.
         connection.execute(
             "CREATE TABLE IF NOT EXISTS entries"
