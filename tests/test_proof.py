@@ -111,7 +111,7 @@ def test_both_files_have_what_was_done_and_on_what(tmp_path):
     assert values["rows"][0]["faults"] == {"killed": 3}
     assert {"python", "sqlite", "kernel", "hypothesis"} <= values["versions"].keys()
     assert values["clients"]
-    assert values["durationSeconds"] > 0
+    assert values["durationSeconds"] >= 0
     assert "| items | 9 | 7 | 5 | 1 | 3 killed | – |" in text
     for version in values["versions"].values():
         assert version in text
