@@ -36,7 +36,9 @@ PRELUDE = "pip() { :; }; pipx() { :; }\n"
 """The environment of a page has what it installs; another test looks at those lines."""
 NEEDS = {"hand-over-an-agent-of-google-adk": ("google.adk",)}
 """Modules of frameworks without which a page cannot run."""
-SLOW = {"run-a-long-list-with-four-workers", "test-my-orchestrator", "write-a-host"}
+SLOW = {"run-a-long-list-with-four-workers", "test-my-orchestrator"}
+EXHAUSTIVE = {"write-a-host"}
+"""Another test runs the suite that this page runs."""
 TOOLS = {"poll-from-another-language": ("node", "jq"), "rotate-a-token": ("curl", "jq")}
 """Programs that a page calls."""
 
@@ -67,6 +69,7 @@ def database():
 
 def page_of(path: Path):
     marks = [pytest.mark.slow] if path.stem in SLOW else []
+    marks += [pytest.mark.exhaustive] if path.stem in EXHAUSTIVE else []
     return pytest.param(path, id=path.stem, marks=marks)
 
 
