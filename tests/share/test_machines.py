@@ -6,11 +6,13 @@ import json
 import random
 import re
 import secrets
+import time
 
 import psycopg
 import pytest
 from helpers.claude_replay import Replay
 from helpers.postgres_server import QUICK, Server
+from helpers.program import run
 from helpers.sharing import VOCABULARY, Machine, dump, rows_of, strings_in, work
 from helpers.waiting import until
 
@@ -150,9 +152,29 @@ def test_three_machines_through_kills_of_either_side(team, machines, tmp_path):
     for (machine, name), wanted in reported.items():
         where = f"agent_id = '{machine.identity.agent_id(name)}' ORDER BY at"
         assert [one for (one,) in rows_of(team.ask, "readings", "used_tokens", where)] == wanted
+    check_screen(team, machines)
     check_owners(team, machines)
     check_trees(team, machines[1])
     check_what_left(dump(team.ask), machines)
+
+
+def check_screen(team, machines):
+    """A person who only looks sees all three, and hears at once when the database is away."""
+    reader = team.login(READER)
+    done = run("status", "--all", "--json", ULTRAMON_BACKEND=reader)
+    assert done.returncode == 0, done.stderr
+    agents = json.loads(done.stdout)["agents"]
+    ids = {one["agentId"].partition("-")[0] for one in agents}
+    assert ids == {machine.identity.machine_id for machine in machines}
+    shown = run("status", "--all", ULTRAMON_BACKEND=reader, COLUMNS="160").stdout
+    assert all(machine.identity.machine_id in shown for machine in machines), shown
+    assert SECRET not in shown
+    team.crash()
+    began_at = time.monotonic()
+    away = run("status", ULTRAMON_BACKEND=reader)
+    assert time.monotonic() - began_at < 5
+    assert (away.returncode, "database" in away.stderr) == (1, True)
+    team.postgres.start()
 
 
 def check_owners(team, machines):
