@@ -61,10 +61,10 @@ class Machine:
         self.choices.save(str(directory))
         self.process: subprocess.Popen[bytes] | None = None
 
-    def start(self) -> None:
+    def start(self, program: str = PROGRAM) -> None:
         """Start the process that shares."""
         self.process = subprocess.Popen(
-            [sys.executable, "-P", PROGRAM, str(self.directory)],
+            [sys.executable, "-P", program, str(self.directory)],
             env=environment(ULTRAMON_STATE_DIR=str(self.directory)),
             stdin=subprocess.DEVNULL,
             stdout=subprocess.DEVNULL,

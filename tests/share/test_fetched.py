@@ -116,7 +116,7 @@ def test_nothing_else_comes_down(machine, boss, elsewhere, server):
 
 
 def test_a_text_in_a_registered_childs_notice_stays_out(machine, boss, elsewhere):
-    """Whoever may write to the database may change facts: what is no known word is left out."""
+    """A writer of the database may change facts: what is no known word is left out."""
     with child_of(boss, elsewhere, notify="parent"):
         there = boss.identity.agent_id("boss")
         facts = {

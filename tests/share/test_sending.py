@@ -172,7 +172,7 @@ def test_an_agent_whose_process_is_gone_is_lost_for_all(machine, sharing, everyo
     }
     ids = sharing.identity.agent_id
     assert verdicts == {ids("gone"): LOST, ids("here"): ALIVE}
-    # Without a beat of the machine nobody knows.
+    # Without a beat of the machine it is not known.
     later = observe_stored(everyone.list_agents(), time.time() + 50)
     assert {one.liveness.verdict for one in later} == {LOST, "stale"}
     sharing.step(time.time() + 45)

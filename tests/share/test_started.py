@@ -1,10 +1,12 @@
-"""The process that shares: started by a resident, one for each directory, and ended when told."""
+"""The process that shares: who starts it, one for each directory, and what ends it."""
 
 from __future__ import annotations
 
 import os
+import shutil
 import signal
 import time
+from pathlib import Path
 
 import pytest
 from helpers.postgres_roles import login, server  # noqa: F401
@@ -12,10 +14,13 @@ from helpers.resident_session import opened
 from helpers.sharing import Machine, rows_of
 from helpers.waiting import until
 
+import ultramon
 from ultramon.backends.postgres.admin.roles import MACHINE
 from ultramon.errors import StateCorruptError
 from ultramon.hosts.resident.sharing import Starter, is_running, try_start
 from ultramon.share.choices import Choices, load_choices
+
+PACKAGE = Path(ultramon.__file__).parent
 
 
 @pytest.fixture
@@ -73,6 +78,25 @@ def test_no_password_of_the_environment_is_stored(tmp_path, monkeypatch):
     assert "/home/anna/.pgpass" in stored
     assert "hunter2" not in stored
     assert (tmp_path / "share.json").stat().st_mode & 0o077 == 0
+
+
+def test_code_that_was_replaced_is_begun_with(tmp_path, login, server):
+    """After an upgrade the same process runs the new code, under its lock."""
+    code = tmp_path / "code" / "ultramon"
+    shutil.copytree(PACKAGE, code, ignore=shutil.ignore_patterns("__pycache__"))
+    source = code / "share" / "process.py"
+    source.write_text(source.read_text().replace("CODE_SECONDS = 30.0", "CODE_SECONDS = 0.1"))
+    machine = Machine(tmp_path / "machine", login(MACHINE))
+    machine.start(str(code / "share" / "program.py"))
+    machine.wait_until(lambda: machine.status().get("sentAt"))
+    first = machine.status()
+    version = code / "version.py"
+    version.write_text(version.read_text().replace("__version__ = ", "__version__ = 'new' + "))
+    machine.wait_until(lambda: machine.status().get("version", "").startswith("new"))
+    machine.wait_until(lambda: machine.status().get("sentAt"))
+    assert machine.status()["pid"] == first["pid"]
+    assert is_running(str(machine.directory))
+    machine.end()
 
 
 def test_new_choices_are_followed_at_once(tmp_path, login, server):

@@ -30,7 +30,7 @@ _VARIABLES = (
     "PGSSLCERT",
     "PGSSLKEY",
 )
-"""What the driver is told by the environment and holds no secret: files."""
+"""Variables that the driver reads and that hold no secret: they name files."""
 _PROGRAM = os.path.join(os.path.dirname(os.path.abspath(__file__)), "program.py")
 _CURE = (
     "a URL without it, and the password in ~/.pgpass or a service file, or the whole URL in a file"

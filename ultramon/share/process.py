@@ -45,7 +45,7 @@ _log = logging.getLogger("ultramon.share")
 
 
 class ShareProcess:
-    """Shares from a state directory until it is told to stop, or nothing shall be shared.
+    """Shares from a state directory until a signal ends it, or the choices say so.
 
     Args:
         directory: The state directory, absolute.
@@ -70,7 +70,7 @@ class ShareProcess:
         self._said = ""
 
     def run(self) -> int:
-        """Share; return an exit code: 0 when it was told to end, or another process shares."""
+        """Share; return an exit code: 0 after a signal or a stop, or where another one shares."""
         # A signal that comes at any moment must end the pause that follows.
         self._wake.setblocking(False)
         for number in (signal.SIGTERM, signal.SIGINT):

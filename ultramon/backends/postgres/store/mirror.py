@@ -91,7 +91,7 @@ class WaitingNotice(NamedTuple):
     recipient: str
     sender: str
     facts: str
-    """JSON, as whoever wrote it did."""
+    """JSON, as its writer stored it."""
 
 
 class MirroredState(NamedTuple):
