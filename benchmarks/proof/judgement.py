@@ -66,8 +66,9 @@ def prove(
     waiting = sorted(rows, key=lambda row: row.share > 0)
     for number, row in enumerate(waiting):
         shares = sum(each.share for each in waiting[number:])
-        left = (until - time.monotonic()) * row.share / max(shares, 1)
-        seconds = max(LEAST_SECONDS, left) if row.share else 0.0
+        besides = sum(each.besides_seconds for each in waiting[number:])
+        left = until - time.monotonic() - besides
+        seconds = max(LEAST_SECONDS, left * row.share / shares) if row.share else 0.0
         say(f"=== {row.name}: " + (f"{seconds:.0f} s" if row.share else "to its end"))
         yield _run(row, seconds / 60, seed + number, patience_seconds)
 

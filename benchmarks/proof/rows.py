@@ -41,6 +41,8 @@ class Row(NamedTuple):
     """Of the kinds that contain one of these words so many must have been met; () = of any."""
     share: int = 0
     """Of the time that is left; 0 = it runs to its end, before all that have a share."""
+    besides_seconds: float = 0.0
+    """What it takes besides its share: to collect its tests, to settle at its end."""
 
 
 ROWS = (
@@ -84,6 +86,7 @@ ROWS = (
         (*_SUITES, "--fuzz", "--seconds", "{seconds}", "--seed", "{seed}"),
         {"tests": Least(2, 2.0), "inputs": Least(50, 100.0)},
         share=3,
+        besides_seconds=10.0,
     ),
     Row(
         "power cuts, files",
@@ -127,6 +130,7 @@ ROWS = (
             {"items": Least(8, 2.0), "messages": Least(10, 10.0)},
             faults={("killed", "suspended"): Least(1, 2.0), **faults},
             share=3,
+            besides_seconds=25.0,
         )
         for name, on, faults in (
             ("files", "files", {}),
