@@ -189,7 +189,7 @@ def found(verdict: Verdict) -> Found:
         operations={
             "items": Operations(counts["begun"], counts["verified"], counts["not verified"]),
             "messages": Operations(
-                counts["messages"] + counts["not sent"], counts["handled"], counts["not sent"]
+                counts["offered"] + counts["not sent"], counts["handled"], counts["not sent"]
             ),
         },
         faults=dict(verdict.faults),

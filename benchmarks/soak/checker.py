@@ -85,6 +85,8 @@ def judge(facts: Iterable[Fact], effects: Collection[str]) -> Verdict:
             "contexts": len(known.started),
             "verified": len(known.confirmed),
             "handled": len(known.handled),
+            # A sender that is killed once the queue has accepted one has not noted it.
+            "offered": len(known.sent | known.handled.keys()),
             "begun again": sum(len(agents) - 1 for agents in known.began.values()),
             "done again": known.did.total() - len(known.did),
             "claimed and begun again": len(known.begun_after_claim),
