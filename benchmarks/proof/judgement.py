@@ -16,8 +16,6 @@ from benchmarks.proof.found import Found
 from benchmarks.proof.rows import Row
 
 ROOT = Path(__file__).resolve().parent.parent.parent
-LEAST_SECONDS = 10.0
-"""Of a row with a share, however little time is left."""
 ITEM_SECONDS = 4.0
 """For one item of a soak on a machine that is busy: a run has no more than its time allows."""
 GREEN, RED, CANNOT = "green", "red", "cannot run here"
@@ -68,7 +66,7 @@ def prove(
         shares = sum(each.share for each in waiting[number:])
         besides = sum(each.besides_seconds for each in waiting[number:])
         left = until - time.monotonic() - besides
-        seconds = max(LEAST_SECONDS, left * row.share / shares) if row.share else 0.0
+        seconds = max(row.least_seconds, left * row.share / shares) if row.share else 0.0
         say(f"=== {row.name}: " + (f"{seconds:.0f} s" if row.share else "to its end"))
         yield _run(row, seconds / 60, seed + number, patience_seconds)
 

@@ -41,6 +41,8 @@ class Row(NamedTuple):
     """Of the kinds that contain one of these words so many must have been met; () = of any."""
     share: int = 0
     """Of the time that is left; 0 = it runs to its end, before all that have a share."""
+    least_seconds: float = 10.0
+    """Of a row with a share, however little time is left: less meets too few faults."""
     besides_seconds: float = 0.0
     """What it takes besides its share: to collect its tests, to settle at its end."""
 
@@ -130,6 +132,7 @@ ROWS = (
             {"items": Least(8, 2.0), "messages": Least(10, 10.0)},
             faults={("killed", "suspended"): Least(1, 2.0), **faults},
             share=3,
+            least_seconds=30.0,
             besides_seconds=25.0,
         )
         for name, on, faults in (

@@ -59,14 +59,14 @@ class Counting:
         if report.when == "call" or report.outcome != "passed":
             self.tests[report.outcome] += 1
         if report.failed:
-            self.broken.append(f"{report.nodeid}: {_last_line(report)}")
+            self.broken.append(f"{report.nodeid}: {_error_of(report)}")
         elif report.skipped:
             reason = report.longrepr[2] if isinstance(report.longrepr, tuple) else "skipped"
             self.left_out[str(reason).removeprefix("Skipped: ")] += 1
 
     def pytest_collectreport(self, report: pytest.CollectReport) -> None:
         if report.failed:
-            self.broken.append(f"{report.nodeid}: not collected: {_last_line(report)}")
+            self.broken.append(f"{report.nodeid}: not collected: {_error_of(report)}")
 
     def pytest_runtest_teardown(self, item: pytest.Item) -> None:
         for passing, failing, invalid in _CASES.findall(getattr(item, "hypothesis_statistics", "")):
@@ -85,7 +85,7 @@ class Counting:
         return Found(operations, broken=self.broken, left_out=dict(self.left_out))
 
 
-def _last_line(report: pytest.TestReport | pytest.CollectReport) -> str:
+def _error_of(report: pytest.TestReport | pytest.CollectReport) -> str:
     """Return the error of a failed test in a line."""
     lines = [line[1:].strip() for line in report.longreprtext.splitlines() if line[:2] == "E "]
     return next(iter(lines), "failed")[:200]
