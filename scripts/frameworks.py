@@ -57,9 +57,10 @@ class Result(NamedTuple):
 
 
 def adapter_tests(module: str) -> tuple[str, ...]:
-    """Return the tests of an adapter: those of every adapter, its own, and its example."""
+    """Return the tests of an adapter: those of every adapter, its own, its example and its page."""
     own = f"tests/integrations/test_integration_{module}.py"
-    return ("tests/integrations/test_frameworks.py", own, "tests/test_docs.py", "-k", module)
+    pages = ("tests/test_docs.py", "tests/test_how_pages.py")
+    return ("tests/integrations/test_frameworks.py", own, *pages, "-k", module)
 
 
 FRAMEWORKS = {

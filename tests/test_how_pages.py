@@ -9,14 +9,14 @@ import subprocess
 import sysconfig
 import venv
 from contextlib import suppress
-from itertools import pairwise
+from itertools import pairwise, takewhile
 from pathlib import Path
 
 import pytest
 from helpers import ROOT
 from helpers.distributions import install_extension
 from helpers.postgres_server import Server
-from helpers.program import environment
+from helpers.program import environment, run
 from helpers.requirements import require_tool
 from helpers.shown import matches
 
@@ -26,6 +26,7 @@ FOLDER = ROOT / "docs" / "how"
 PAGES = sorted(path for path in FOLDER.glob("*.md") if path.name != "README.md")
 BLOCK = re.compile(r"^```(\w*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 FILE = re.compile(r"(?:#|//|--) (\S+\.\w+)\n")
+ADAPTER = re.compile(r"^from ultramon\.integrations\.(\w+)", re.MULTILINE)
 EXTENSION = re.compile(r"install -q \./examples/extensions/(\w+)")
 INSTALL = re.compile(r"^\s*pipx? install (.+?)(?:\s+#.*)?$", re.MULTILINE)
 SHOWN_LINES = 30
@@ -39,7 +40,12 @@ NEEDS = {"hand-over-an-agent-of-google-adk": ("google.adk",)}
 SLOW = {"run-a-long-list-with-four-workers", "test-my-orchestrator"}
 EXHAUSTIVE = {"write-a-host"}
 """Another test runs the suite that this page runs."""
-TOOLS = {"poll-from-another-language": ("node", "jq"), "rotate-a-token": ("curl", "jq")}
+TOOLS = {
+    "poll-from-another-language": ("node", "jq"),
+    "rotate-a-token": ("curl", "jq"),
+    "run-a-long-list-with-four-workers": ("git",),
+    "upgrade-back-up-repair": ("sqlite3",),
+}
 """Programs that a page calls."""
 
 
@@ -70,7 +76,9 @@ def database():
 def page_of(path: Path):
     marks = [pytest.mark.slow] if path.stem in SLOW else []
     marks += [pytest.mark.exhaustive] if path.stem in EXHAUSTIVE else []
-    return pytest.param(path, id=path.stem, marks=marks)
+    adapter = ADAPTER.search(path.read_text(encoding="utf-8"))
+    name = path.stem + (f"-{adapter[1]}" if adapter else "")
+    return pytest.param(path, id=name, marks=marks)
 
 
 def blocks(path: Path) -> list[tuple[str, str]]:
@@ -129,7 +137,7 @@ def test_a_page_runs_from_top_to_bottom(path, programs, tmp_path, request):
         HOME=str(home),
         TMPDIR=str(tmp_path),
         PYTHONPATH=str(packages),
-        PYTHONWARNINGS="error",
+        PYTHONWARNINGS="ignore" if path.stem in NEEDS else "error",
         GIT_CONFIG_COUNT="2",
         GIT_CONFIG_KEY_0="user.name",
         GIT_CONFIG_VALUE_0="Reader",
@@ -182,6 +190,19 @@ def test_a_page_installs_what_exists(path):
         assert own is not None, arguments
         for extra in (own[1] or "").split(","):
             assert extra == "" or packages_of(extra)
+
+
+@pytest.mark.parametrize("path", PAGES, ids=lambda path: path.stem)
+def test_a_page_names_commands_that_exist(path):
+    """With their options: also in its text, and where a terminal or a coding agent is needed."""
+    text = path.read_text(encoding="utf-8").replace("\\\n", " ")
+    for line in re.findall(r"(?:^|`)\s*(ultramon [^`\n]+)", text, re.MULTILINE):
+        words = line.partition(" -- ")[0].split()[1:]
+        names = list(takewhile(re.compile(r"[a-z][a-z-]*").fullmatch, words))
+        said = run(*names, "--help").stdout
+        options = {one for one in words if re.fullmatch(r"--[a-z-]+", one)}
+        assert "Usage: " in said, line
+        assert options <= set(re.findall(r"--[a-z-]+", said)), line
 
 
 def test_the_list_names_every_page():
