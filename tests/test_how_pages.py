@@ -183,7 +183,11 @@ def test_a_page_is_short_and_shows_its_result_first(path):
 @pytest.mark.parametrize("path", PAGES, ids=lambda path: path.stem)
 def test_a_page_installs_what_exists(path):
     """Each line takes the clone, with extras that it has, or a framework beside it."""
-    for arguments in INSTALL.findall(path.read_text(encoding="utf-8")):
+    text = path.read_text(encoding="utf-8")
+    in_clone, _cd, elsewhere = text.partition('\ncd "$(mktemp -d)"')
+    assert "install -q" not in elsewhere
+    assert "-m pytest" not in text or " pytest " in in_clone
+    for arguments in INSTALL.findall(text):
         if EXTENSION.fullmatch(f"install {arguments}"):
             continue
         own = re.fullmatch(r"(?:-q )?(?:\.|'\.\[([\w,-]+)\]')( \S+)*", arguments)
