@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import sys
 
 from ultramon.hosts.calls.host_settings import number_in, read_layers
 
@@ -16,7 +17,8 @@ SESSION_VARIABLE = "QWEN_CODE_SESSION_ID"
 """Set for hooks by newer hosts; version 0.15 sets none of its kind."""
 DEFAULTS_VARIABLE = "QWEN_CODE_SYSTEM_DEFAULTS_PATH"
 _SYSTEM_VARIABLE = "QWEN_CODE_SYSTEM_SETTINGS_PATH"
-_SYSTEM_SETTINGS = "/etc/qwen-code/settings.json"
+_SYSTEM_FOLDERS = {"darwin": "/Library/Application Support/QwenCode"}
+_SYSTEM_FOLDER = "/etc/qwen-code"
 FOLDER = ".qwen"
 SETTINGS_NAME = "settings.json"
 
@@ -32,10 +34,11 @@ def home_directory(environ: Mapping[str, str]) -> str:
     return environ.get(HOME_VARIABLE) or os.path.join(os.path.expanduser("~"), FOLDER)
 
 
-def system_defaults_path(environ: Mapping[str, str]) -> str:
-    """Return the machine's file of defaults, which all other settings outrank, on Linux."""
-    beside = environ.get(_SYSTEM_VARIABLE) or _SYSTEM_SETTINGS
-    own = os.path.join(os.path.dirname(beside), "system-defaults.json")
+def system_defaults_path(environ: Mapping[str, str], system: str = sys.platform) -> str:
+    """Return the machine's file of defaults, which all other settings outrank."""
+    settings = environ.get(_SYSTEM_VARIABLE)
+    folder = _SYSTEM_FOLDERS.get(system, _SYSTEM_FOLDER)
+    own = os.path.join(os.path.dirname(settings) if settings else folder, "system-defaults.json")
     return environ.get(DEFAULTS_VARIABLE) or own
 
 
