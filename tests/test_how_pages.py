@@ -186,6 +186,7 @@ def test_a_page_installs_what_exists(path):
     text = path.read_text(encoding="utf-8")
     in_clone, _cd, elsewhere = text.partition('\ncd "$(mktemp -d)"')
     assert "install -q" not in elsewhere
+    assert "\npip install" in in_clone or "\npython " not in elsewhere
     assert "-m pytest" not in text or " pytest " in in_clone
     for arguments in INSTALL.findall(text):
         if EXTENSION.fullmatch(f"install {arguments}"):
