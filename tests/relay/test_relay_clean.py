@@ -488,3 +488,18 @@ def test_a_program_that_is_killed_while_it_removes_files_is_repeated(project):
     assert os.listdir(root.parent) == [RECORD]
     listed = project.git("ls-tree", "--name-only", "refs/ultramon/job/uncommitted")
     assert listed.count(".py\n") == 3_000
+
+
+def test_what_workers_made_goes_when_the_branch_is_merged(project):
+    """Their commits were rebased: in main they are other ones, of the same content."""
+    names = [f"{number}" for number in range(1, 5)]
+    given = (*project.items(*names), "--verify", "grep -Fxqre {item} made", "--workers", "2")
+    environ = project.workers_environ()
+    code, _, told = finish(project.begin("commits", *given, **environ), 120)
+    assert code == 0, told
+    before = clean(project)
+    assert "kept tree" in before.stays[1].what, before
+    project.git("merge", "-q", "--no-edit", "ultramon/job")
+    shown = shows(clean(project))
+    assert "stays: the states" in shown
+    assert refs(project, "refs/ultramon/job") == {}

@@ -226,6 +226,7 @@ class _Repository:
         self._cleaned = cleaned
         self._tell = tell
         self._root = os.path.join(folder, WORKTREE)
+        self._has_workers = bool(worker_numbers(folder))
         self._refs = f"refs/{BRANCHES}/{run}/"
         tree = self._common.removesuffix(f"{os.sep}.git")
         here = os.path.join(working_directory() or "", "")
@@ -357,7 +358,12 @@ class _Repository:
         listed = ask(self._common, "for-each-ref", "--format=%(objectname) %(refname)", self._refs)
         pairs = (line.split(" ", 1) for line in listed.splitlines())
         kept = {name: commit for commit, name in pairs}
-        merged = merged_refs(self._common, self._refs, self._record.base, places)
+        # An earlier call has removed their folders.
+        of_workers = f"{self._refs}{UNCOMMITTED}-"
+        are_rebased = self._has_workers or any(name.startswith(of_workers) for name in kept)
+        merged = merged_refs(
+            self._common, self._refs, self._record.base, places, are_rebased=are_rebased
+        )
         for name in merged:
             ask(self._common, "update-ref", "-d", name, kept[name])
         shown = _shown(places)

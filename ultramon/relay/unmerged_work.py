@@ -59,40 +59,51 @@ def missing_commits(common: str, tip: str, places: Sequence[str]) -> int:
     return int(ask(common, "rev-list", "--count", tip, "--not", *places, "--"))
 
 
-def merged_refs(common: str, refs: str, base: str | None, places: Sequence[str]) -> set[str]:
+def merged_refs(
+    common: str, refs: str, base: str | None, places: Sequence[str], *, are_rebased: bool
+) -> set[str]:
     """Return the refs of kept trees of which nothing is missing in the refs.
 
-    Each is a commit on the commit that was checked out then: that one has to be in the history of
-    the refs, and so has every version of a file that the kept tree has and that commit has not.
+    Each is a commit on others. These have to be in the history of the refs; where a merge queue has
+    rebased them, every version of a file that they have changed. So has, in any case, every version
+    that the kept tree itself has changed.
 
     Args:
         common: The directory of the repository.
         refs: What the names of the kept trees begin with.
         base: The commit at which the run began.
         places: Full names of the refs.
+        are_rebased: Whether the commits of the run are in its branch as other ones.
     """
-    form = "--format=%(objectname) %(parent) %(refname)"
+    form = "--format=%(objectname) %(refname)"
     listed = [line.split(" ") for line in ask(common, "for-each-ref", form, refs).splitlines()]
     if not listed or not places:
         return set()
-    names = [name for *_, name in listed]
-    missing = set(ask(common, "rev-list", *names, "--not", *places, "--").split())
+    names = [name for _, name in listed]
+    graph = ask(common, "rev-list", "--topo-order", "--parents", *names, "--not", *places, "--")
+    missing = [line.split() for line in graph.splitlines()]
     since = (f"^{base}",) if base is not None else ()
     history = ask(common, "log", *_RAW, "-m", "--format=", *places, *since, "--")
     known = {version for pair in _versions(history) for version in pair}
     changes = defaultdict[str, list[Version]](list)
     commit = ""
+    tips = [*names, *(one for one, *_ in missing)]
     for line in ask(
-        common, "log", *_RAW, "--no-walk=unsorted", "--format=%H", *names, "--"
+        common, "log", *_RAW, "-m", "--no-walk=unsorted", "--format=%H", *tips, "--"
     ).splitlines():
         if line.startswith(":"):
             changes[commit] += [new for _, new in _versions(line)]
         elif line:
             commit = line
+    left = {one for one, *_ in missing}
+    tips_only = {commit for commit, _ in listed}
+    # Parents come behind their children.
+    for one, *parents in reversed(missing):
+        is_in = are_rebased or one in tips_only
+        if is_in and known.issuperset(changes[one]) and left.isdisjoint(parents):
+            left.remove(one)
     return {
-        name
-        for commit, *parents, name in listed
-        if not missing.intersection(filter(None, parents)) and known.issuperset(changes[commit])
+        name for commit, name in listed if commit not in left and known.issuperset(changes[commit])
     }
 
 
