@@ -248,10 +248,12 @@ class HandoffRecord(Model):
         dirty_files = self.workspace.dirty_files if self.workspace else ()
         resume = self.resume.command if self.resume else None
         results = tuple(f"{name}: {reference}" for name, reference in self.results.items())
+        # Without a reading nothing was measured.
+        place_in_window = f" at {self.tokens:,} tokens" if self.tokens else ""
         lines = [
             f"# Handoff from agent {self.agent_id}",
             "",
-            f"It stopped at {self.tokens:,} tokens ({self.reason.replace('_', ' ')}); "
+            f"It stopped{place_in_window} ({self.reason.replace('_', ' ')}); "
             f"items: {len(self.completed)} done, {len(self.interrupted)} perhaps half done, "
             f"{len(self.remaining)} left.",
         ]

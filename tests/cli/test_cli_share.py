@@ -158,6 +158,7 @@ def test_a_user_that_may_not_is_said(share, machine, login):
     assert share("--stop").returncode == 0
 
 
+@pytest.mark.exhaustive
 def test_a_process_that_was_killed_is_said_and_started_again(share, machine):
     """The doctor names the cure."""
     assert share(machine.choices.url).returncode == 0

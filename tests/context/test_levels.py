@@ -87,7 +87,7 @@ def test_an_unknown_usage_has_an_unknown_level_that_asks_for_nothing(ladder):
     for level in (None, "unknown"):
         action = get_threshold_action(level, ladder)
         assert (action.level, action.action) == ("unknown", Action.NONE)
-        assert "name the model or set context_limit_tokens" in action.message
+        assert "name the model, or its window as context_window_tokens" in action.message
 
 
 def test_a_ladder_may_have_a_rung_called_unknown():

@@ -139,7 +139,7 @@ def test_an_unknown_model_has_no_ratio_and_no_level(make, ultramon_signals):
     monitor = make("scout-1", model="nobody-knows-this-one")
     action = monitor.report_usage(input_tokens=900_000)
     assert (action.level, action.action, action.changed) == (Level.UNKNOWN, Action.NONE, False)
-    assert "set context_limit_tokens (ULTRAMON_CONTEXT_LIMIT_TOKENS)" in action.message
+    assert "its window as context_window_tokens (ULTRAMON_CONTEXT_WINDOW_TOKENS)" in action.message
     assert action.note.startswith("Context window: 900,000 tokens, the limit is unknown, reported ")
     state = monitor.get_state()
     assert (state.usage_ratio, state.threshold_status, state.context_limit) == (None, None, None)

@@ -80,6 +80,7 @@ def test_no_password_of_the_environment_is_stored(tmp_path, monkeypatch):
     assert (tmp_path / "share.json").stat().st_mode & 0o077 == 0
 
 
+@pytest.mark.exhaustive
 def test_code_that_was_replaced_is_begun_with(tmp_path, login, server):
     """After an upgrade the same process runs the new code, under its lock."""
     code = tmp_path / "code" / "ultramon"

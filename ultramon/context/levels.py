@@ -36,8 +36,8 @@ class Action(StrEnum):
 
 
 UNKNOWN_LIMIT = (
-    "Context limit unknown - name the model or set context_limit_tokens "
-    "(ULTRAMON_CONTEXT_LIMIT_TOKENS)"
+    "Context limit unknown - name the model, or its window as context_window_tokens "
+    "(ULTRAMON_CONTEXT_WINDOW_TOKENS)"
 )
 UNKNOWN_USAGE = "Context usage unknown - report the next response"
 """Before the first reading, and after a compaction that left an unknown size."""
