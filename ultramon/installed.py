@@ -1,6 +1,6 @@
 """How this copy of ultramon was installed, and the command that installs what an extra brings.
 
-Imported where it is about to be said. Errors stand on it, so it stands on nothing of ours.
+Imported where it is about to be said. Errors import it, so it imports no other module of ultramon.
 """
 
 from __future__ import annotations
@@ -16,6 +16,8 @@ IS_ON_INDEX = False
 """Whether the package index has ultramon: true from its first release on."""
 _NAME = "ultramon"
 _PIPX_FILE, _UV_TOOL_FILE = "pipx_metadata.json", "uv-receipt.toml"
+TOOL_FILES = (_PIPX_FILE, _UV_TOOL_FILE)
+"""What pipx and `uv tool` leave in an environment that they make for one program."""
 
 
 def install_command(extra: str, prefix: str | None = None) -> str:

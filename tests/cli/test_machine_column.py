@@ -23,12 +23,6 @@ HERE = this_machine().hostname
 LOOKS = [("status",), ("watch", "--once"), ("watch", "--once", "--format", "table")]
 
 
-@pytest.fixture(autouse=True)
-def patient(monkeypatch):
-    """A database that lives may take its time on a busy machine."""
-    monkeypatch.setattr("ultramon.cli.selection.LOOK_SECONDS", 60.0)
-
-
 def shown(url, *arguments):
     done = run(*arguments, ULTRAMON_BACKEND=url, COLUMNS="160")
     assert done.returncode == 0, done.stderr

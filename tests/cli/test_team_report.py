@@ -11,12 +11,6 @@ from helpers.team import ATTIC, login, server, team  # noqa: F401
 from ultramon.backends.postgres.admin.roles import ADMIN, WRITER
 
 
-@pytest.fixture(autouse=True)
-def patient(monkeypatch):
-    """A database that lives may take its time on a busy machine."""
-    monkeypatch.setattr("ultramon.cli.selection.LOOK_SECONDS", 60.0)
-
-
 def report(url, *arguments):
     return run("report", *arguments, ULTRAMON_BACKEND=url, COLUMNS="160")
 

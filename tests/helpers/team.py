@@ -46,8 +46,12 @@ def use(url, machine_id, name, agents):
 
 
 @pytest.fixture
-def team(postgres_store, login):
-    """A reader's URL of a store with two machines, and an agent that stores there itself."""
+def team(postgres_store, login, monkeypatch):
+    """A reader's URL of a store with two machines, and an agent that stores there itself.
+
+    A screen waits for as long as a machine with much to do may take.
+    """
+    monkeypatch.setattr("ultramon.cli.selection.LOOK_SECONDS", 60.0)
     use(
         login(MACHINE),
         ATTIC,

@@ -7,7 +7,6 @@ from pathlib import Path
 
 import pytest
 from helpers.postgres_network import network  # noqa: F401
-from helpers.postgres_roles import login, server  # noqa: F401
 from helpers.sharing import Machine, Sharing, rows_of, work
 
 from ultramon.backends.postgres.admin.roles import MACHINE
@@ -15,13 +14,6 @@ from ultramon.backends.postgres.backend import PostgresBackend
 from ultramon.errors import StateError
 from ultramon.state.liveness import ALIVE, LOST
 from ultramon.testing import make_record
-
-
-@pytest.fixture
-def machine(tmp_path, login):
-    made = Machine(tmp_path / "machine", login(MACHINE))
-    yield made
-    made.end()
 
 
 @pytest.fixture

@@ -9,7 +9,6 @@ import time
 from pathlib import Path
 
 import pytest
-from helpers.postgres_roles import login, server  # noqa: F401
 from helpers.resident_session import opened
 from helpers.sharing import Machine, rows_of
 from helpers.waiting import until

@@ -95,15 +95,16 @@ def merged_refs(
             changes[commit] += [new for _, new in _versions(line)]
         elif line:
             commit = line
-    left = {one for one, *_ in missing}
-    tips_only = {commit for commit, _ in listed}
+    parents_of = {one: parents for one, *parents in missing}
+    left = set(parents_of)
     # Parents come behind their children.
-    for one, *parents in reversed(missing):
-        is_in = are_rebased or one in tips_only
-        if is_in and known.issuperset(changes[one]) and left.isdisjoint(parents):
+    for one, *parents in reversed(missing) if are_rebased else ():
+        if known.issuperset(changes[one]) and left.isdisjoint(parents):
             left.remove(one)
     return {
-        name for commit, name in listed if commit not in left and known.issuperset(changes[commit])
+        name
+        for commit, name in listed
+        if known.issuperset(changes[commit]) and left.isdisjoint(parents_of.get(commit, ()))
     }
 
 

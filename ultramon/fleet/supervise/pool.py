@@ -224,6 +224,10 @@ class ItemPool:
                 held.append((name, item))
         return held
 
+    def finished_by(self, context: WorkerContext) -> list[tuple[str, Item]]:
+        """Return the items that a context had last and claimed, verified or not."""
+        return [*self.held_by(context, CLAIMED), *self.held_by(context, VERIFIED)]
+
     def claims(self) -> dict[str, list[str]]:
         """Return what is claimed and not verified by context, whether that is closed or not."""
         claims: dict[str, list[str]] = {}
@@ -341,8 +345,7 @@ class ItemPool:
         begun = [name for name in in_work if name in left]
         words = _words(context.left)
         is_new = bool(words) and words != _words(context.handoff)
-        settled = (*self.held_by(context, CLAIMED), *self.held_by(context, VERIFIED))
-        progress = is_new or bool(settled) or context.has_new_step
+        progress = is_new or bool(self.finished_by(context)) or context.has_new_step
         kind, outcome = (None, None) if end is None else (end.kind, end.outcome)
         is_lost = kind == "agent_lost"
         died = outcome in ("lost", "failed") or kind == "agent_refused"

@@ -279,12 +279,10 @@ class Supervisor:
         """Whether nothing is left to do, or it has stopped and no process of it runs."""
         if self._children.are_running:
             return False
-        counts, open_contexts = self.pool.counts, self.pool.open_contexts
         if self.stopped is None:
-            if self._is_rechecking:
+            if self._is_rechecking or self._must_recheck:
                 return False
-            is_idle = not (counts.left or open_contexts or self._unverified_count)
-            return self._has_read and is_idle and not self._must_recheck
+            return self._has_read and self._has_nothing_left
         if self._stopping.is_late or not self._is_holder:
             return True
         # A check that does not return is waited for as long as an agent.
@@ -293,8 +291,14 @@ class Supervisor:
             return False
         return all(
             self._has_settled(context) and self._has_claims_to_judge(context)
-            for context in open_contexts
+            for context in self.pool.open_contexts
         )
+
+    @property
+    def _has_nothing_left(self) -> bool:
+        """Whether every item is settled, and every context closed."""
+        pool = self.pool
+        return not (pool.counts.left or pool.open_contexts or self._unverified_count)
 
     @property
     def _unverified_count(self) -> int:
@@ -397,7 +401,7 @@ class Supervisor:
         is_verified = pool.counts.verified == pool.counts.assigned
         if self._recheck and is_verified and not pool.open_contexts:
             self._to_recheck = list(self._done_earlier)
-        if not (pool.counts.left or pool.counts.claimed or pool.open_contexts):
+        if self._has_nothing_left:
             self._rechecked_at = pool.verifications  # a finished run is left as it is
 
     @property
@@ -408,13 +412,13 @@ class Supervisor:
 
     def _begin_recheck_at_end(self) -> None:
         """Have every verified item checked once more where nothing else is left to do."""
-        counts = self.pool.counts
-        is_idle = not (counts.left or counts.claimed or self.pool.open_contexts)
-        if is_idle and self._must_recheck and self.stopped is None and not self._is_rechecking:
-            self._rechecked_at = self.pool.verifications
-            self._to_recheck = [name for name, _ in self.pool.with_status(VERIFIED)]
-            items = tuple(self._to_recheck)
-            self._news.append(SupervisorEvent("rechecking", None, items, None, counts))
+        pool = self.pool
+        if not (self._must_recheck and self._has_nothing_left) or self.stopped is not None:
+            return
+        self._rechecked_at = pool.verifications
+        self._to_recheck = [name for name, _ in pool.with_status(VERIFIED)]
+        items = tuple(self._to_recheck)
+        self._news.append(SupervisorEvent("rechecking", None, items, None, pool.counts))
 
     def _verify_again(self) -> None:
         """Ask about what an earlier call has verified, and reopen what is denied: all at once.
@@ -917,7 +921,7 @@ def _fails_always(error: Exception) -> bool:
 
 def _result_of(context: WorkerContext, pool: ItemPool) -> ContextResult:
     closed = context.closed
-    finished = sum(1 for status in (CLAIMED, VERIFIED) for _ in pool.held_by(context, status))
+    finished = len(pool.finished_by(context))
     return ContextResult(
         context.agent_id,
         len(context.items),

@@ -10,12 +10,11 @@ import sys
 from ultramon.errors import ConfigurationError
 from ultramon.hosts.doctor_context import ok, problem, warning
 from ultramon.hosts.install.hook_commands import OurCommand, package_directory
-from ultramon.installed import tool_install_commands
+from ultramon.installed import TOOL_FILES, tool_install_commands
 from ultramon.system.findings import Finding
 
 _PROJECT_MARKS = (".git", ".hg", "pyproject.toml", "setup.py", "package.json", ".claude")
 # An environment that pipx or `uv tool` made belongs to no project, and lasts.
-_TOOL_MARKS = ("pipx_metadata.json", "uv-receipt.toml")
 _CACHES = frozenset((".cache", "Caches"))
 _START_SECONDS = 30
 _MODULES = "ultramon.hosts.hook_program, ultramon.hosts.claude_code.status_line"
@@ -74,7 +73,7 @@ def check_lasting(cwd: str, *, prefix: str = sys.prefix, base: str = sys.base_pr
     parts = prefix.split(os.sep)
     if not _CACHES.isdisjoint(parts):
         raise ConfigurationError("interpreter", prefix, _advice(), "an environment in a cache")
-    if any(os.path.exists(os.path.join(prefix, mark)) for mark in _TOOL_MARKS):
+    if any(os.path.exists(os.path.join(prefix, mark)) for mark in TOOL_FILES):
         return
     home = os.path.expanduser("~")
     folder = os.path.dirname(prefix)

@@ -8,8 +8,6 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from ultramon.fleet.supervise.pool import CLAIMED, VERIFIED
-
 if TYPE_CHECKING:
     from ultramon.fleet.supervise.pool import ItemPool
 
@@ -28,7 +26,7 @@ def most_items(pool: ItemPool) -> int:
         closed = context.closed
         if closed is None or closed.died or closed.killed:
             continue
-        finished = sum(len(pool.held_by(context, status)) for status in (CLAIMED, VERIFIED))
+        finished = len(pool.finished_by(context))
         if finished == len(context.items):
             most = max(most, 2 * finished)
         elif finished:
