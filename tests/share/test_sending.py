@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import resource
 import time
 from pathlib import Path
 
@@ -12,6 +13,7 @@ from helpers.sharing import Machine, Sharing, rows_of, work
 from ultramon.backends.postgres.admin.roles import MACHINE
 from ultramon.backends.postgres.backend import PostgresBackend
 from ultramon.errors import StateError
+from ultramon.share import sending
 from ultramon.state.liveness import ALIVE, LOST
 from ultramon.testing import make_record
 
@@ -191,6 +193,50 @@ def test_what_is_gone_here_goes_there(machine, sharing, everyone, server):
     sharing.step(time.time() + 18)
     [seen] = everyone.list_agents()
     assert (seen.record.generation, seen.record.outcome) == (1, "failed")
+
+
+def test_a_listing_that_failed_is_made_again(machine, sharing, server):
+    """What it would have found comes with the next look, though no file has changed since."""
+    sharing.step(time.time())
+    machine.agent("a").stop()
+    limits = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (0, limits[1]))
+    try:
+        with pytest.raises(StateError):
+            sharing.looks.look(time.time() + 1)
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, limits)
+    sharing.step(time.time() + 2)
+    assert rows_of(server, "agents", "agent_id") == [(sharing.identity.agent_id("a"),)]
+
+
+def test_what_has_waited_long_is_sent_in_parts(machine, sharing, server, monkeypatch):
+    """Between them files are looked at, and whether the process shall end."""
+    monkeypatch.setattr(sending, "BUSY_SECONDS", 0.0)
+    monkeypatch.setattr(sending, "STATES_AT_ONCE", 2)
+    for number in range(5):
+        machine.agent(f"agent-{number}").stop()
+    sharing.sending.collect(time.time())
+    counts = []
+    while sharing.sending.send(time.time()):
+        counts.append(len(rows_of(server, "agents", "agent_id")))
+    assert counts[:3] == [2, 4, 5]
+
+
+def test_of_agents_that_are_gone_nothing_is_kept(machine, sharing):
+    """What was seen of an agent goes when its state has gone, at the next connection."""
+    for name in ("a", "b"):
+        with machine.agent(name) as agent:
+            work(agent, 1_000)
+    sharing.step(time.time())
+    machine.local.directory.remove("a")
+    sharing.step(time.time() + 6)
+    sharing.close()
+    again = Sharing(machine)
+    assert len(again.kept.seen()) == 2
+    again.step(time.time() + 12)
+    assert [*again.kept.seen()] == [again.identity.agent_id("b")]
+    again.close()
 
 
 def test_a_reading_that_comes_after_its_state_is_not_missed(machine, sharing, server):

@@ -18,6 +18,7 @@ from ultramon.backends.postgres.admin.roles import MACHINE
 from ultramon.errors import StateCorruptError
 from ultramon.hosts.resident.sharing import Starter, is_running, try_start
 from ultramon.share.choices import Choices, load_choices
+from ultramon.share.report import findings
 
 PACKAGE = Path(ultramon.__file__).parent
 
@@ -97,6 +98,21 @@ def test_code_that_was_replaced_is_begun_with(tmp_path, login, server):
     assert machine.status()["pid"] == first["pid"]
     assert is_running(str(machine.directory))
     machine.end()
+
+
+def test_the_doctor_says_why_a_process_has_ended(tmp_path, login, server):
+    """It runs without a terminal: its last words are in its file."""
+    machine = Machine(tmp_path / "machine", login(MACHINE))
+    url_file = tmp_path / "url"
+    url_file.write_text(f"{machine.choices.url}\n")
+    url_file.chmod(0o644)
+    machine.choices._replace(url=None, url_file=str(url_file)).save(str(machine.directory))
+    machine.start()
+    assert machine.process.wait() == 1
+    [finding] = findings(str(machine.directory), time.time())
+    assert finding.status == "warning"
+    assert "no process sends agents" in finding.message
+    assert "a file of mode 0600" in finding.message
 
 
 def test_new_choices_are_followed_at_once(tmp_path, login, server):

@@ -258,6 +258,8 @@ class Kept:
 
     def forget_agents(self, agent_ids: Sequence[str]) -> None:
         """Forget what was seen of agents that are gone."""
+        if not agent_ids:
+            return
         with self._file.transaction(TOOL_TIMEOUT_SECONDS) as connection:
             connection.executemany(
                 "DELETE FROM seen WHERE agent_id = ?", [(one,) for one in agent_ids]

@@ -89,7 +89,7 @@ class Looks:
         self._retention_seconds = retention_seconds
         self._seen = seen
         self._marks: dict[str, Any] = {}
-        self._folder_mark: object = None
+        self._folder_mark: int | None = None
         self._judged_at = float("-inf")
         self._active: dict[str, StoredAgent] = {}
         self._lost: set[str] = set()
@@ -109,12 +109,15 @@ class Looks:
             StateError: The state directory cannot be listed.
         """
         found = Look({}, [], {}, [])
-        if self._has_changed(now):
+        mark = self._folder_mark_at(now)
+        if mark is None or mark != self._folder_mark:
             changes = self._backend.changes(None, self._marks)
             for agent in changes.changed:
                 self._take(agent, found, now)
             for own in changes.removed:
                 self._drop(own, found)
+            # Behind the listing: one that failed is made again.
+            self._folder_mark = mark
         for own in list(self._late):
             self._add_readings(own, self._late[own][0], found, now)
         if now - self._judged_at >= JUDGE_SECONDS or now < self._judged_at:
@@ -122,16 +125,21 @@ class Looks:
             self._judge(found, now)
         return found
 
-    def _has_changed(self, now: float) -> bool:
-        """Return whether a file of the folder may have been replaced."""
+    def _folder_mark_at(self, now: float) -> int | None:
+        """Return what differs when a file of the folder was replaced; None = one may have been."""
         try:
             changed_at = os.stat(self._backend.directory.folder).st_mtime_ns
         except FileNotFoundError:
-            return bool(self.agents)
-        if changed_at == self._folder_mark:
-            return False
-        self._folder_mark = None if abs(now - changed_at / 1e9) < _FRESH_SECONDS else changed_at
-        return True
+            return None if self.agents else 0
+        return None if abs(now - changed_at / 1e9) < _FRESH_SECONDS else changed_at
+
+    def unknown(self) -> list[str]:
+        """Return, by their ids in the database, the agents seen earlier that have no state here."""
+        here = {self._identity.agent_id(own) for own in self._marks}
+        gone = [agent_id for agent_id in self._seen if agent_id not in here]
+        for agent_id in gone:
+            del self._seen[agent_id]
+        return gone
 
     def again(self, own: str, now: float) -> StateRecord | None:
         """Return an agent's newest state as it may leave.

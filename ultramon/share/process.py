@@ -106,30 +106,36 @@ class ShareProcess:
         if identity is None:
             identity = new_identity()
             store_identity(self._directory, identity)
-        seconds = choices.retention_seconds
-        looks = Looks(self._local, identity, choices.names, seconds, self._kept.seen())
         status = Status(self._directory, identity.machine_id, self._clock())
-        sending = Sending(self._local, looks, self._kept, choices, status)
+        try:
+            seconds = choices.retention_seconds
+            looks = Looks(self._local, identity, choices.names, seconds, self._kept.seen())
+            sending = Sending(self._local, looks, self._kept, choices, status)
+        except (UltramonError, OSError) as error:
+            status.went(str(error), self._clock())
+            raise
         code, code_at = LoadedCode(), time.monotonic()
         status.write(self._clock(), at_once=True)
         try:
             while not self._is_ending and self._choices_mark() == mark:
                 began_at = time.monotonic()
-                self._step(sending, status)
+                has_more = self._step(sending, status)
                 if began_at - code_at >= CODE_SECONDS:
                     code_at = began_at
                     if code.age_beside(PACKAGE):
                         self._begin_anew()
-                self._rest(self._look_seconds - (time.monotonic() - began_at))
+                if not has_more:
+                    self._rest(self._look_seconds - (time.monotonic() - began_at))
         finally:
             status.write(self._clock(), at_once=True)
             sending.close()
 
-    def _step(self, sending: Sending, status: Status) -> None:
-        now = self._clock()
+    def _step(self, sending: Sending, status: Status) -> bool:
+        """Look and send once; return whether there is more to send at once."""
+        now, has_more = self._clock(), False
         try:
             sending.collect(now)
-            sending.send(now)
+            has_more = sending.send(now)
             status.waiting = self._kept.waiting(sending.position)
         except (StateError, OSError) as error:
             status.went(str(error), now)
@@ -138,6 +144,7 @@ class ShareProcess:
             self._say(str(error))
         else:
             self._say("")
+        return has_more
 
     def _say(self, problem: str) -> None:
         """Log a problem once, and its end."""

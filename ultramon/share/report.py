@@ -59,7 +59,9 @@ def findings(directory: str, now: float) -> list[Finding]:
 def _state_of(directory: str, facts: Mapping[str, Any], now: float) -> Finding:
     database = facts.get("database") or "the database"
     if not is_running(directory):
-        message = f"no process sends agents to {database}"
+        problem = facts.get("problem")
+        said = f"; the last one said: {problem}" if problem else ""
+        message = f"no process sends agents to {database}{said}"
         cure = f"{_START}; a session of a host with a resident starts it too"
         return Finding(CHECK, WARNING, message, cure)
     if not facts.get("isRunning") or now - (parse_time(facts.get("at")) or 0.0) > SILENT_SECONDS:

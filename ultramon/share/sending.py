@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections import deque
 from hashlib import sha256
 from typing import TYPE_CHECKING, Any
@@ -33,6 +34,8 @@ SAFE_SECONDS = 5.0
 database need not wait for its disk, once a second for each machine."""
 _BEGINNING = "0"
 """The cursor behind no event."""
+BUSY_SECONDS = 1.0
+"""How long one call sends of what has waited for days; then files are looked at, and a stop."""
 _FIRST_PAUSE_SECONDS, _LONGEST_PAUSE_SECONDS = 1.0, 15.0
 
 
@@ -93,15 +96,18 @@ class Sending:
             self._kept.append(rows, self._unseen, now)
             self._unkept, self._unseen = [], {}
 
-    def send(self, now: float) -> None:
-        """Send what the database does not have, as long as it takes it.
+    def send(self, now: float) -> bool:
+        """Send what the database does not have, as long as it takes it, for a second or so.
+
+        Returns:
+            Whether there may be more to send now.
 
         Raises:
             StateError: It does not; what it has not taken stays.
         """
         if not self._is_connected:
             if self._retry_at - _LONGEST_PAUSE_SECONDS <= now < self._retry_at:
-                return
+                return False
             self._retry_at, self._pause = (
                 now + self._pause,
                 min(2 * self._pause, _LONGEST_PAUSE_SECONDS),
@@ -110,7 +116,8 @@ class Sending:
             self._is_connected, self._pause = True, _FIRST_PAUSE_SECONDS
         try:
             self._remove()
-            while self._send_some(now):
+            ends_at = time.monotonic() + BUSY_SECONDS
+            while (has_more := self._send_some(now)) and time.monotonic() < ends_at:
                 pass
             self._forget(now)
             if now - self._asked_at >= NOTICES_SECONDS or now < self._asked_at:
@@ -124,6 +131,7 @@ class Sending:
         except BaseException:
             self._is_connected = False
             raise
+        return has_more
 
     def _connect(self, now: float) -> None:
         """Enter this machine, and find out what the database has of it."""
@@ -144,6 +152,7 @@ class Sending:
         self._unsafe.clear()
         self._unsafe.append((now, position, self._cursor))
         self._journal_mark, self._beat_at = None, float("-inf")
+        self._kept.forget_agents(self._looks.unknown())
         known = self._mirror.known()
         for agent_id, record in list(self._states.items()):
             stored = known.get(agent_id)
