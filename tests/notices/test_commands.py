@@ -330,6 +330,8 @@ def test_the_values_of_a_wait(reason, words):
     values = values_of_wait(agent(label="scout"), reason)
     assert (values["event"], values["reason"]) == ("waiting", reason)
     assert f"scout: waits for {words}" in values["text"]
+    prompt = values_of_wait(agent(label="Add a form."), reason)
+    assert prompt["text"] == f"Add a form: waits for {words}"
 
 
 @pytest.mark.parametrize("name", EVENTS)

@@ -304,9 +304,14 @@ def values_of_event(
         "percent": percent,
         "tokens": _number(event.get("tokens")),
         "limit": _number(event.get("contextLimit")),
-        "text": f"{label}: {words}",
+        "text": _sentence(label, words),
     }
     return known | {key: str(value) for key, value in own.items() if value not in (None, "")}
+
+
+def _sentence(label: str, words: str) -> str:
+    """Return what is said of an agent; a label may be a prompt that ends as a sentence."""
+    return f"{label.rstrip(' .:;,')}: {words}"
 
 
 def values_of_wait(record: StateRecord, reason: str) -> dict[str, str]:
@@ -318,7 +323,7 @@ def values_of_wait(record: StateRecord, reason: str) -> dict[str, str]:
     """
     known = _values_of_agent(record)
     an = "an answer" if reason == "answer" else f"a {reason}"
-    text = f"{known['label']}: waits for {an}"
+    text = _sentence(known["label"], f"waits for {an}")
     return known | {"event": WAITING, "reason": reason, "text": text}
 
 
