@@ -5,7 +5,7 @@ from ultramon.hosts.port import Capabilities
 CAPABILITIES = Capabilities(
     "Claude Code",
     "2.1.330",
-    reading="after up to 0.15 s of waiting near a rung",
+    reading="after up to 0.15 s of waiting near a threshold",
     subagents="by their ids",
     limit="model, status line, environment, settings",
     warned="with the next tool or prompt",

@@ -5,7 +5,7 @@ from ultramon.hosts.port import Capabilities
 CAPABILITIES = Capabilities(
     "Copilot CLI",
     "1.0.102",
-    reading="after up to 0.15 s of waiting near a rung",
+    reading="after up to 0.15 s of waiting near a threshold",
     subagents="by their ids",
     limit="as the host states it with each request; the limit is where it begins to compact",
     warned="with the next tool or prompt",

@@ -5,7 +5,7 @@ from ultramon.hosts.port import Capabilities
 CAPABILITIES = Capabilities(
     "Qwen Code",
     "0.24.4",
-    reading="after up to 0.15 s of waiting near a rung",
+    reading="after up to 0.15 s of waiting near a threshold",
     subagents="by their ids; 0.15: begin and end only",
     limit="as the host writes it",
     warned="with the next tool or prompt",
