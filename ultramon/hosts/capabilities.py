@@ -13,7 +13,7 @@ COLUMNS = {
     "limit": "where the window, or where the host compacts, is known from",
     "warned": "where the agent reads reminders and its notices",
     "ended": "how an agent that does not return is ended",
-    "compaction": "what a compaction begins",
+    "compaction": "how a compaction is known",
     "tasks": "the host's own task list",
     "end": "how the end of a session is known",
     "resume": "`ultramon resume`",

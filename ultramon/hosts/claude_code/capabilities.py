@@ -10,7 +10,7 @@ CAPABILITIES = Capabilities(
     limit="model, status line, environment, settings",
     warned="with the next tool or prompt",
     ended="`--enforce`, after a tool",
-    compaction="new epoch; text for the summary's instructions",
+    compaction="reported; text for the summary's instructions",
     tasks="shared with subagents",
     end="reported",
 )

@@ -10,7 +10,7 @@ CAPABILITIES = Capabilities(
     limit="as the host writes it",
     warned="with the next tool or prompt",
     ended="`--enforce`, sessions only",
-    compaction="new epoch; text for the summary's instructions",
+    compaction="reported; text for the summary's instructions",
     tasks="`todo_write`, one for each agent",
     end='reported on a terminal; `-p`: its last turn; `qwen "text"`: by its process and the'
     " host's record, 0.15: `lost`",
