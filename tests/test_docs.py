@@ -11,8 +11,14 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).resolve().parent.parent
-DOCUMENTS = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
-LINKED = [*DOCUMENTS, ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs" / "how").glob("*.md"))]
+DOCS = ROOT / "docs"
+DOCUMENTS = [ROOT / "README.md", *sorted(DOCS.glob("*.md")), *sorted(DOCS.glob("why/*.md"))]
+"""tests/test_how_pages.py runs the pages of docs/start and docs/how from top to bottom."""
+LINKED = [
+    *DOCUMENTS,
+    ROOT / "CONTRIBUTING.md",
+    *sorted([*DOCS.glob("how/*.md"), *DOCS.glob("start/*.md")]),
+]
 BLOCK = re.compile(r"^```python\n(.*?)^```\n(?:```text\n(.*?)^```\n)?", re.MULTILINE | re.DOTALL)
 ADAPTER = re.compile(r"^from ultramon\.integrations\.(\w+)", re.MULTILINE)
 OWN_ENVIRONMENT = {"google_adk": "google.adk", "litellm": "litellm"}

@@ -340,7 +340,7 @@ def test_public_names_are_exactly_what_is_reachable():
 def test_the_face_is_small_and_every_name_of_it_is_shown():
     """What has no place in an example or a how-to is no name that most programs need."""
     assert len(ultramon.__all__) <= 60
-    shown = [ROOT / "README.md", *(ROOT / "docs").glob("*.md"), *(ROOT / "examples").rglob("*.py")]
+    shown = [ROOT / "README.md", *(ROOT / "docs").rglob("*.md"), *(ROOT / "examples").rglob("*.py")]
     words = {word for page in shown for word in re.findall(r"\w+", page.read_text("utf-8"))}
     assert [name for name in ultramon.__all__ if name not in words] == []
 
