@@ -21,7 +21,7 @@ LINKED = [
 ]
 BLOCK = re.compile(r"^```python\n(.*?)^```\n(?:```text\n(.*?)^```\n)?", re.MULTILINE | re.DOTALL)
 ADAPTER = re.compile(r"^from ultramon\.integrations\.(\w+)", re.MULTILINE)
-OWN_ENVIRONMENT = {"google_adk": "google.adk", "litellm": "litellm"}
+OWN_ENVIRONMENT = {"litellm": "litellm"}
 """Frameworks whose requirements exclude the others; `make frameworks` runs their blocks."""
 LINK = re.compile(r"\]\(([^)#\s]*)(?:#([^)\s]+))?\)")
 FENCED = re.compile(r"^```.*?^```$", re.MULTILINE | re.DOTALL)
