@@ -62,29 +62,6 @@ def test_every_python_block_runs_and_prints_what_the_document_says(code, expecte
         assert done.stdout == expected
 
 
-def test_the_orchestrator_of_the_quickstart_runs_under_a_name_of_its_own(tmp_path):
-    """Started twice it works twice; under a name that is given it says what was done earlier."""
-    page = (ROOT / "docs" / "quickstart.md").read_text(encoding="utf-8")
-    shown = page.split("## A long list", 1)[1].split("## ", 1)[0]
-    orchestrator, reviewer = re.findall(r"^```\n(.*?)^```$", shown, re.MULTILINE | re.DOTALL)
-    imports = "import sys, time, ultramon\nfrom pathlib import Path\n"
-    given = "from ultramon import Fleet\nfiles = ['a.txt', 'b.txt']\n"
-    given += "check = lambda name: Path(name).exists()\n"
-    for name in ("a.txt", "b.txt"):
-        (tmp_path / name).write_text("It was a dark and stormy night.")
-    (tmp_path / "reviewer.py").write_text(imports + reviewer)
-    code = imports + given + orchestrator + "print(fleet.run_name)\n"
-    starts = [run_python(code, tmp_path, "error") for _ in range(2)]
-    for done in starts:
-        assert (done.returncode, done.stderr) == (0, "")
-        assert done.stdout.startswith("2 of 2 verified, ")
-    first, second = (done.stdout.split()[-1] for done in starts)
-    assert first != second
-    named = f"import sys\nsys.argv[1:] = [{first!r}]\n{code}"
-    again = run_python(named, tmp_path, "error")
-    assert again.stdout.startswith("2 of 2 verified (2 by an earlier call, the last ")
-
-
 def anchors(path: Path) -> set[str]:
     """Return the anchors that GitHub makes of a page's headings."""
     page = FENCED.sub("", path.read_text(encoding="utf-8"))
