@@ -4,9 +4,11 @@ import copy
 import inspect
 import pickle
 import re
+import runpy
 from datetime import UTC, datetime
 
 import pytest
+from helpers import ROOT
 
 from ultramon import errors, handoff
 from ultramon.errors import (
@@ -309,6 +311,16 @@ def test_every_error_documents_its_fields():
     for error, _, fields, _ in CASES:
         documented = "".join(kind.__doc__ or "" for kind in type(error).__mro__)
         assert all(f"{name}: " in documented for name in fields), type(error)
+
+
+def test_the_page_is_what_the_docstrings_say():
+    """docs/errors.md is as `python scripts/generate_errors_docs.py` would write it now."""
+    generator = runpy.run_path(str(ROOT / "scripts" / "generate_errors_docs.py"))
+    page = (ROOT / "docs" / "errors.md").read_text(encoding="utf-8")
+    assert generator["render"](page) == page
+    assert set(generator["error_classes"]()) == set(CLASSES.values()) - {UltramonError}
+    for name in set(CLASSES) - {"UltramonError"}:
+        assert f"### {name}\n" in page
 
 
 def test_the_public_face_offers_the_commonest_errors():

@@ -53,6 +53,11 @@ class UltramonError(Exception):
 class ConfigurationError(UltramonError, ValueError):
     """A configured value is not allowed.
 
+    Raised: By constructors, commands, settings files and servers at their start, before anything is
+    done.
+
+    Cure: Give what ``allowed`` says, where ``source`` says the value came from.
+
     Attributes:
         name: The setting, e.g. ``warning_threshold``.
         value: The value given.
@@ -70,6 +75,10 @@ class ConfigurationError(UltramonError, ValueError):
 
 class InvalidAgentIdError(UltramonError, ValueError):
     """An agent id, or the name of a run, cannot be used as a file name on every system.
+
+    Raised: By each call that takes an id or the name of a run.
+
+    Cure: Choose 1-128 of A-Z a-z 0-9 . _ - beginning with a letter or digit, or leave the id out.
 
     Attributes:
         agent_id: The id as given.
@@ -94,6 +103,10 @@ class InvalidAgentIdError(UltramonError, ValueError):
 class InvalidUsageError(UltramonError, ValueError):
     """Reported token numbers are impossible.
 
+    Raised: By ``report_usage``.
+
+    Cure: Report the numbers of one response, not a running total; None where one is not known.
+
     Attributes:
         agent_id: The agent.
         name: The parameter.
@@ -112,6 +125,11 @@ class InvalidUsageError(UltramonError, ValueError):
 
 class UnknownResponseError(UltramonError, TypeError):
     """An object reported as a response holds no usage that can be read.
+
+    Raised: By ``report_response``.
+
+    Cure: Report each response as the provider or framework returned it, or its numbers to
+    ``report_usage``.
 
     Attributes:
         agent_id: The agent.
@@ -133,6 +151,10 @@ class UnknownResponseError(UltramonError, TypeError):
 class LifecycleError(UltramonError, RuntimeError):
     """A verb was called that the agent's phase of life does not allow.
 
+    Raised: By a monitor before ``start``, after ``stop``, or when it is started twice.
+
+    Cure: Call one of ``allowed``; a new monitor for a new life, with ``with`` around its work.
+
     Attributes:
         agent_id: The agent.
         phase: ``created``, ``active`` or ``ended``.
@@ -153,6 +175,10 @@ class LifecycleError(UltramonError, RuntimeError):
 
 class AgentAlreadyRunningError(UltramonError, RuntimeError):
     """The id belongs to an agent whose process provably lives.
+
+    Raised: By ``start``, where the process of the id is found alive.
+
+    Cure: Choose another id, stop the other agent, or pass ``takeover=True``.
 
     Attributes:
         agent_id: The agent.
@@ -176,6 +202,11 @@ class AgentAlreadyRunningError(UltramonError, RuntimeError):
 class AgentMirroredError(AgentAlreadyRunningError):
     """The agent is another machine's, which alone writes it here; no takeover is possible.
 
+    Raised: By each call that would write an agent that another machine's ``ultramon share``
+    stored.
+
+    Cure: Act on it on its machine, or choose another id.
+
     Attributes:
         agent_id: The agent.
         machine_id: The machine.
@@ -192,6 +223,10 @@ class AgentMirroredError(AgentAlreadyRunningError):
 
 class FencedError(UltramonError, RuntimeError):
     """Another process took the agent over; this process may not write it any more.
+
+    Raised: By each call that stores, once the agent was started anew elsewhere.
+
+    Cure: End this process: its successor has the state. Nothing was written.
 
     Attributes:
         agent_id: The agent.
@@ -211,6 +246,10 @@ class FencedError(UltramonError, RuntimeError):
 
 class HandoffTakenError(UltramonError, RuntimeError):
     """Another successor claimed the handoff first, or the claim was released as abandoned.
+
+    Raised: By ``claim`` and ``start`` with ``continues``.
+
+    Cure: Do not start a second successor; claim another handoff.
 
     Attributes:
         agent_id: The agent that handed off.
@@ -232,6 +271,10 @@ class HandoffTakenError(UltramonError, RuntimeError):
 class NotPermittedError(UltramonError, PermissionError):
     """A caller asked for what only an agent itself and its direct parent may do.
 
+    Raised: By ``register``, ``unregister``, ``cancel_notices``, and by MCP tools.
+
+    Cure: Let the agent itself or its direct parent call.
+
     Attributes:
         agent_id: The agent.
         requester: The agent that asked.
@@ -250,6 +293,10 @@ class NotPermittedError(UltramonError, PermissionError):
 
 class RegistrationError(UltramonError, ValueError):
     """A registration would never lead to a notice, or a token never to a call.
+
+    Raised: By ``register``, ``mint_token`` and ``POST /agents``.
+
+    Cure: Name another recipient or agent, by ``problem``.
 
     Attributes:
         agent_id: The agent.
@@ -279,6 +326,11 @@ class RegistrationError(UltramonError, ValueError):
 class QueueFullError(UltramonError, RuntimeError):
     """The queue of a recipient is full, and none of its messages may be dropped for another.
 
+    Raised: By ``queue_message`` at 1,000 waiting messages.
+
+    Cure: Let the recipient fetch its messages, or give them a ``category``: then the oldest is
+    dropped.
+
     Attributes:
         recipient: The agent.
         waiting: Messages without a category in its queue.
@@ -297,6 +349,11 @@ class QueueFullError(UltramonError, RuntimeError):
 class AgentNotFoundError(UltramonError, LookupError):
     """No state of that agent is stored.
 
+    Raised: By commands and calls that name an agent.
+
+    Cure: List the agents with ``ultramon status --all``; look at the state directory, backend and
+    run.
+
     Attributes:
         agent_id: The id or prefix.
     """
@@ -310,6 +367,10 @@ class AgentNotFoundError(UltramonError, LookupError):
 
 class AgentWorkError(UltramonError, RuntimeError):
     """The plan or handoff of a stored agent cannot be changed like that; nothing was changed.
+
+    Raised: By ``ultramon task``, the MCP tools and the steps of an item.
+
+    Cure: Change the work where ``problem`` says that it is kept.
 
     Attributes:
         agent_id: The agent.
@@ -343,6 +404,10 @@ class AgentWorkError(UltramonError, RuntimeError):
 class SpawnError(UltramonError, RuntimeError):
     """The `spawn` of a supervised run would fail for every context; ``__cause__`` says how.
 
+    Raised: By ``Fleet.supervise``, after the agents that ran were asked to hand off.
+
+    Cure: Correct what ``__cause__`` says: the same call continues the run.
+
     Attributes:
         run: The run.
         agent_id: The context that it was called for.
@@ -359,6 +424,10 @@ class SpawnError(UltramonError, RuntimeError):
 
 class WorkspaceError(UltramonError, RuntimeError):
     """A relay cannot work in a directory as it was asked to; nothing there was changed.
+
+    Raised: By ``ultramon relay``, before a context begins or when work is merged.
+
+    Cure: Commit or stash ``files``, or name another directory or branch, as its message says.
 
     Attributes:
         path: The directory.
@@ -385,6 +454,10 @@ class WorkspaceError(UltramonError, RuntimeError):
 class SetupError(UltramonError, RuntimeError):
     """The setup of a relay's worktree failed, so no context was begun.
 
+    Raised: By ``ultramon relay`` with ``--setup``.
+
+    Cure: Read ``output_path``, mend the command, then ``ultramon relay --resume RUN``.
+
     Attributes:
         run: The relay.
         command: What was run.
@@ -406,6 +479,10 @@ class SetupError(UltramonError, RuntimeError):
 
 class MissingExtraError(UltramonError, ImportError):
     """An optional dependency is needed and not installed, or too old.
+
+    Raised: By the first use of the feature.
+
+    Cure: Run the command in its message, which fits this installation of ultramon.
 
     Attributes:
         feature: The feature that needs it.
@@ -439,6 +516,10 @@ class MissingExtraError(UltramonError, ImportError):
 class StateError(UltramonError):
     """Base of the errors of stored states.
 
+    Raised: By calls that read or store states; catch it for all of them.
+
+    Cure: As its message says.
+
     Attributes:
         path: The file or directory.
         reason: The error.
@@ -452,16 +533,39 @@ class StateError(UltramonError):
 
 
 class StateCorruptError(StateError, ValueError):
-    """A state file exists and cannot be read as a state."""
+    """A state file exists and cannot be read as a state.
+
+    Raised: By readers of the file. The next start of the agent sets a damaged state aside.
+
+    Cure: As its message says. ``ultramon backend check`` finds all of them, ``repair`` mends a
+    journal.
+    """
 
 
 class StateSchemaError(StateError, ValueError):
-    """A state was written by a newer ultramon: it may be read, never written."""
+    """A state was written by a newer ultramon: it may be read, never written.
+
+    Raised: By each call that would write it.
+
+    Cure: Upgrade ultramon in this process, too.
+    """
 
 
 class StateWriteError(StateError, OSError):
-    """The state could not be stored; the state before it is intact."""
+    """The state could not be stored; the state before it is intact.
+
+    Raised: By commands and calls that store, and by a monitor with ``on_error="raise"``; other
+    monitors log it and try again.
+
+    Cure: Make room, or make the disk or database reachable; the next save stores all.
+    """
 
 
 class StateDirectoryError(StateError, OSError):
-    """The state directory is not safe to use (owner, mode, or a symlink)."""
+    """The state directory is not safe to use (owner, mode, or a symlink).
+
+    Raised: By each call that opens the directory, a secret or a log file in it.
+
+    Cure: Give it to your user, with mode 0700 and no link, or name another with
+    ``ULTRAMON_STATE_DIR``.
+    """

@@ -353,6 +353,10 @@ def end_of_replaced(record: StateRecord, run: str, now: float) -> list[dict[str,
 class HandedOffError(UltramonError, RuntimeError):
     """An adapter ended the run of an agent, as ``on_return`` asks; a successor can continue.
 
+    Raised: By adapters of frameworks whose ``on_return`` ends a run, out of that run.
+
+    Cure: Start a successor: ``create_context_monitor(continues=error.handoff)``.
+
     Attributes:
         agent_id: The agent.
         handoff: What it left.

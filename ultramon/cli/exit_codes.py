@@ -11,6 +11,7 @@ class ExitCode(IntEnum):
     """How a command ended; 50-54 are the statuses of `ultramon check`."""
 
     OK = 0
+    """Done; also when the reader of the output closed the pipe."""
     FAILURE = 1
     """The command ran and could not do its work; one line on stderr says why."""
     USAGE = 2
@@ -20,19 +21,19 @@ class ExitCode(IntEnum):
     AMBIGUOUS = 4
     """Several agents have that prefix or label."""
     BUDGET = 5
-    """A relay has used up its contexts, its money or its time."""
+    """`relay`: its contexts, its money or its time are used up."""
     REFUSED = 6
-    """A relay makes no progress because permissions refuse what its agents ask for."""
+    """`relay`: no progress, because permissions refuse what its agents ask for."""
     WARNING = 50
-    """70 % of the window or more; this and the next three are the default limits of alerts."""
+    """`check`: 70 % of the window or more. This and the next three are defaults of alerts."""
     CAUTION = 51
-    """85 % or more."""
+    """`check`: 85 % or more."""
     CRITICAL = 52
-    """90 % or more."""
+    """`check`: 90 % or more."""
     EMERGENCY = 53
-    """95 % or more."""
+    """`check`: 95 % or more."""
     STALE = 54
-    """No data, or data that are too old."""
+    """`check`: no data, or data that are too old."""
     INTERRUPTED = 130
     """Ctrl-C."""
 

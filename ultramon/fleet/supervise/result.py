@@ -180,6 +180,10 @@ def untouched(run: str, items: Iterable[object]) -> SupervisorResult:
 class RunUnfinishedError(UltramonError, RuntimeError):
     """A supervised run has ended, and not every item of it is done.
 
+    Raised: By ``SupervisorResult.raise_for_failure``.
+
+    Cure: Read ``result``; the same call continues the run, without what is done.
+
     Attributes:
         run: The run.
         result: What has become of it.
