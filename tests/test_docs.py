@@ -16,7 +16,7 @@ DOCUMENTS = [ROOT / "README.md", *sorted(DOCS.glob("*.md")), *sorted(DOCS.glob("
 """tests/test_how_pages.py runs the pages of docs/start and docs/how from top to bottom."""
 LINKED = [
     *DOCUMENTS,
-    ROOT / "CONTRIBUTING.md",
+    *(ROOT / name for name in ("CONTRIBUTING.md", "SECURITY.md")),
     *sorted([*DOCS.glob("how/*.md"), *DOCS.glob("start/*.md")]),
 ]
 BLOCK = re.compile(r"^```python\n(.*?)^```\n(?:```text\n(.*?)^```\n)?", re.MULTILINE | re.DOTALL)
@@ -118,6 +118,20 @@ def test_the_signals_page_names_every_signal():
     for name, signal in FRIENDLY_NAMES.items():
         assert f"`{signal.name}`" in page
         assert f"`{name}`" in page
+
+
+def test_the_picture_of_the_rooms_has_every_room():
+    """docs/img/rooms.svg, and every file that docs/why/architecture.md names."""
+    package = ROOT / "ultramon"
+    paths = (path for path in package.iterdir() if not path.name.startswith("_"))
+    picture = (ROOT / "docs" / "img" / "rooms.svg").read_text(encoding="utf-8")
+    drawn = re.findall(r'class="room">(\w+)<', picture)
+    assert sorted(drawn) == sorted(path.stem for path in paths if path.suffix in ("", ".py"))
+    page = (ROOT / "docs" / "why" / "architecture.md").read_text(encoding="utf-8")
+    named = re.findall(r"`(\w+/[\w/]+(?:\.py)?)`", page)
+    assert named
+    for name in named:
+        assert (package / name).exists() or (ROOT / name).exists(), name
 
 
 EXAMPLES = sorted((ROOT / "examples").glob("*.py"))
