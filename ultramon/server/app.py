@@ -27,7 +27,7 @@ from ultramon.version import __version__
 if TYPE_CHECKING:
     from ultramon.server.services import Services
 
-_MODULES = (
+ROUTE_MODULES = (
     hooks,
     claude_code,
     sessions,
@@ -60,7 +60,7 @@ def create_app(services: Services) -> FastAPI:
     app.add_middleware(hooks.ReadingLane, services=services)
     app.add_middleware(Authentication, services=services)
     install_error_handlers(app)
-    for module in _MODULES:
+    for module in ROUTE_MODULES:
         app.include_router(module.router)
 
     @cache
@@ -85,7 +85,7 @@ def create_app(services: Services) -> FastAPI:
 def _methods_of(path: str) -> list[str]:
     return sorted(
         method
-        for module in _MODULES
+        for module in ROUTE_MODULES
         for route in module.router.routes
         if isinstance(route, APIRoute) and route.path_regex.fullmatch(path)
         for method in route.methods or ()
