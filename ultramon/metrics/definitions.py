@@ -91,7 +91,7 @@ TURNS_TO_LEVEL_LOW = Metric(
     GAUGE,
     "{turn}",
     ("agent_id", "run", "level"),
-    "The low end of these turns.",
+    "Low end of the forecast turns.",
 )
 TURNS_TO_LEVEL_HIGH = Metric(
     "ultramon_turns_to_level_high",
@@ -99,7 +99,7 @@ TURNS_TO_LEVEL_HIGH = Metric(
     GAUGE,
     "{turn}",
     ("agent_id", "run", "level"),
-    "The high end of these turns; absent where measurements bear none out.",
+    "High end of the forecast turns; absent where measurements give none.",
 )
 AGENT_MACHINE = Metric(
     "ultramon_agent_machine",
@@ -179,7 +179,7 @@ NOTICES_OLDEST_AGE = Metric(
     GAUGE,
     "s",
     ("run",),
-    "Age of the oldest of them.",
+    "Age of the oldest notice or message that waits.",
 )
 
 PLAN_USED_RATIO = Metric(
@@ -196,7 +196,7 @@ PLAN_RESET = Metric(
     GAUGE,
     "s",
     ("account", "host", "limit"),
-    "When the limit resets, seconds since 1970.",
+    "When a limit of the plan resets, seconds since 1970.",
 )
 PLAN_READING_AGE = Metric(
     "ultramon_plan_reading_age_seconds",
@@ -204,7 +204,7 @@ PLAN_READING_AGE = Metric(
     GAUGE,
     "s",
     ("account", "host", "limit"),
-    "Time since the provider said so.",
+    "Time since the provider said how much of the limit is used.",
 )
 BUDGET_USED_RATIO = Metric(
     "ultramon_budget_used_ratio",
@@ -228,7 +228,7 @@ BUDGET_LIMIT_USD = Metric(
     GAUGE,
     "{USD}",
     ("budget",),
-    "Its limit.",
+    "Limit of a budget in dollars, in US dollars.",
 )
 BUDGET_SPENT_TOKENS = Metric(
     "ultramon_budget_spent_tokens",
@@ -244,7 +244,7 @@ BUDGET_LIMIT_TOKENS = Metric(
     GAUGE,
     "{token}",
     ("budget",),
-    "Its limit.",
+    "Limit of a budget in tokens.",
 )
 BUDGET_CROSSINGS = Metric(
     "ultramon_budget_threshold_crossings",
