@@ -160,7 +160,7 @@ def test_what_a_project_may_set_is_a_short_list():
         "context.critical_threshold": "a lower one",
         "context.warning_tokens_left": "a higher one",
         "context.critical_tokens_left": "a higher one",
-        "context.ladder": "no rung later, weaker or missing",
+        "context.ladder": "no level later, weaker or missing",
         "alerts.warning_threshold": "a lower one",
         "alerts.caution_threshold": "a lower one",
         "alerts.critical_threshold": "a lower one",

@@ -138,7 +138,7 @@ def _is_no_later(rung: Rung, users: Rung) -> bool:
     )
 
 
-_NO_LATER_LADDER = Tightening("no rung later, weaker or missing", _is_no_later_ladder)
+_NO_LATER_LADDER = Tightening("no level later, weaker or missing", _is_no_later_ladder)
 _NOTE = _Note(f"text of at most {MAX_CRITICAL_NOTE_CHARS} characters", TEXT.test)
 
 
@@ -200,12 +200,12 @@ class ContextConfig(Settings, table="context", other_variables=VARIABLES | GIVEN
     rearm_margin: float | None = setting(
         OrNone(MARGIN),
         DEFAULT_REARM_MARGIN,
-        "Fall below a rung after which it fires again; None = only in a new epoch.",
+        "Fall below a level after which it fires again; None = not before the window is new.",
     )
     ladder: Ladder | None = setting(
         OrNone(_LADDER),
         None,
-        "Replaces all thresholds above. In TOML each rung is a table with "
+        "Replaces all thresholds above. In TOML each level is a table with "
         f"{', '.join(f'`{name}`' for name in _RUNG_SETTINGS)}, and `rearm_margin` applies.",
         variable="",
         from_project=_NO_LATER_LADDER,

@@ -16,7 +16,7 @@ def command(*, agent: str, state_dir: str | None, json: bool) -> None:
     """Cancel the stale notices about an agent that was cleared.
 
     Notices about it that have not been received are cancelled, and earlier readings lead to no new
-    ones. The agent itself is not touched: its own monitor or hooks begin its new epoch. Messages
+    ones. The agent itself is not touched: its own monitor or hooks begin the new window. Messages
     that it has sent stay. AGENT is an id, the beginning of one, or a label.
 
     Where ULTRAMON_AGENT_ID names the caller, only the agent itself and its direct parent may.

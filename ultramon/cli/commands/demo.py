@@ -30,7 +30,7 @@ def command(*, agents: int, items: int, kill: bool, state_dir: str | None, json:
 
     Every agent is a process that reads files of Python's standard library into a window of 24,000
     tokens. Odd agents hand off at the warning (70 %), even ones before the file that would reach
-    the critical rung (85 %), and Fleet.supervise() starts a successor for each. With --kill some
+    the critical level (85 %), and Fleet.supervise() starts a successor for each. With --kill some
     agents are killed before they can hand off; their handoff is rebuilt from their stored state.
 
     At the end the result is checked against notes of the workers and the stored records: every file

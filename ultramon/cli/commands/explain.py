@@ -16,7 +16,7 @@ from ultramon.system.terminal_text import sanitize
 @click.option(
     "--details",
     is_flag=True,
-    help="Also limits considered, rungs, settings, liveness, and how the window filled.",
+    help="Also limits considered, levels, settings, liveness, and how the window filled.",
 )
 @store_options
 def command(*, agent: str, details: bool, state_dir: str | None, json: bool) -> None:

@@ -149,7 +149,7 @@ class _Command(click.Command):
     "--hand-over-at",
     type=click.Choice((WARNING, CRITICAL)),
     default=WARNING,
-    help="The rung at which a context hands over.",
+    help="The level at which a context hands over.",
 )
 @click.option(
     "--max-contexts",

@@ -32,14 +32,14 @@ _TOKENS = click.IntRange(min=1, max=1_000_000_000)
     "warning_threshold",
     type=float,
     metavar="RATIO",
-    help="Usage ratio of the warning rung.  [default: Claude Code 0.65, others 0.70]",
+    help="Usage ratio of the warning level.  [default: Claude Code 0.65, others 0.70]",
 )
 @click.option(
     "--critical",
     "critical_threshold",
     type=float,
     metavar="RATIO",
-    help="Usage ratio of the critical rung.  [default: Claude Code 0.75, others 0.85]",
+    help="Usage ratio of the critical level.  [default: Claude Code 0.75, others 0.85]",
 )
 @click.option("--no-plot", is_flag=True, help="Leave the chart out.")
 @json_option

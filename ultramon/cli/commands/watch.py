@@ -42,7 +42,7 @@ if TYPE_CHECKING:
     "--notify",
     type=click.Choice(("none", "bell", "osc9")),
     default="none",
-    help="Ring the bell, or ask the terminal for a notification, when an agent reaches a rung.",
+    help="Ring the bell, or ask the terminal for a notification, when an agent reaches a level.",
 )
 @click.option(
     "--format",
