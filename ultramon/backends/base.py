@@ -1,6 +1,6 @@
 """The port of every backend: what is stored about agents, and who may change it.
 
-`ultramon.testing.backend_contract` checks each sentence here against an implementation.
+`ultramon.testing.contract.backend` checks each sentence here against an implementation.
 """
 
 from __future__ import annotations
