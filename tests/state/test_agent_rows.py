@@ -6,10 +6,12 @@ from helpers.observed_agents import NOW, SESSION, observed, session
 
 from ultramon.state.agent_rows import (
     arrange,
+    doing_words,
     is_blind,
     name_of,
     need_of,
     runway_to_limit,
+    runway_words,
     summarize,
 )
 from ultramon.state.observed import observe
@@ -58,6 +60,27 @@ def test_agents_without_a_reading_are_blind_but_for_new_ones():
     assert not is_blind(session(usage_ratio=None, epoch_started_at=NOW - 10), NOW)
     assert is_blind(observed("quiet", last_heartbeat=NOW - 60), NOW)
     assert not is_blind(session(usage_ratio=None, active=False), NOW)
+
+
+def test_above_the_last_level_the_runway_is_that_to_the_limit():
+    """The fullest agents are those whose turns a person wants to know."""
+    limit = {"turns": 4, "turnsLow": 2, "turnsHigh": 7, "seconds": 4.0}
+    critical = {"turns": 1, "turnsLow": 1, "turnsHigh": 3, "seconds": 1.0}
+    pace = {"tokensPerTurn": 10_000.0, "secondsPerTurn": 1.0, "limit": limit}
+    below = session(usage_ratio=0.6, forecast={**pace, "rungs": {"critical": critical}})
+    assert runway_words(below) == "1-3 turns"
+    above = {"usage_ratio": 0.9, "forecast": {**pace, "rungs": {}}}
+    assert runway_words(session(**above)) == "2-7 turns"
+    assert runway_words(session(**above, active=False)) == ""
+    assert runway_words(session(usage_ratio=0.9)) == ""
+
+
+def test_a_task_that_names_its_agent_is_not_said_twice():
+    """Of a subagent both are what it was launched for."""
+    task = {"current_task": "find the leak"}
+    assert doing_words(session(label="api-server: find the leak", **task).record) == ""
+    assert doing_words(session(label="api-server: mend the roof", **task).record) == "find the leak"
+    assert doing_words(session().record) == ""
 
 
 def test_one_line_sums_up_all_agents():

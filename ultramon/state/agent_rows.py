@@ -102,8 +102,19 @@ def tasks_words(record: StateRecord) -> str:
 
 
 def runway_words(one: ObservedAgent) -> str:
-    """Return the turns that end below the next rung; empty where none will, or none is known."""
-    return "" if one.liveness.verdict == ENDED else str(one.runway or "")
+    """Return the turns that end below the next rung, above the last one below the limit.
+
+    Empty where none is known, and for an agent that has ended.
+    """
+    if one.liveness.verdict == ENDED:
+        return ""
+    return str(one.runway or runway_to_limit(one.record) or "")
+
+
+def doing_words(record: StateRecord) -> str:
+    """Return the task that an agent is at; empty where its name says it already."""
+    task = record.current_task
+    return "" if task is None or task == name_of(record).title else task
 
 
 def is_blind(one: ObservedAgent, now: float) -> bool:

@@ -23,6 +23,7 @@ from ultramon.context.level_words import brief_level_words
 from ultramon.pictures.sparkline import sparkline
 from ultramon.state.agent_rows import (
     MAX_TAG_CHARS,
+    doing_words,
     name_of,
     need_of,
     phase_of,
@@ -149,9 +150,7 @@ def _tokens(one: ObservedAgent, look: Look) -> tuple[str, str]:
 
 
 def _doing(one: ObservedAgent, look: Look) -> tuple[str, str]:
-    task = one.record.current_task
-    # Where the name shows the task already, it would stand twice.
-    return "" if task is None or task == name_of(one.record).title else field(task), ""
+    return field(doing_words(one.record)), ""
 
 
 def _idle(one: ObservedAgent, look: Look) -> tuple[str, str]:

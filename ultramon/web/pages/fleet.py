@@ -12,7 +12,7 @@ from ultramon.errors import ConfigurationError
 from ultramon.pictures.drawings import bar
 from ultramon.pictures.elements import Element, element
 from ultramon.prices.cost import cost_of_agents
-from ultramon.state.agent_rows import arrange, phase_of, runway_words, tasks_words
+from ultramon.state.agent_rows import arrange, doing_words, phase_of, runway_words, tasks_words
 from ultramon.state.liveness import ENDED, LOST, STALE
 from ultramon.state.plan_words import limit_words, measured_words
 from ultramon.state.usage_percent import usage_words
@@ -182,7 +182,7 @@ def _table_class(look: Look, costs: Mapping[str, Cost]) -> str:
         "runway": any(map(runway_words, look.shown)),
         "cost": any(cost.words for cost in costs.values()),
         "tasks": any(tasks_words(one.record) for one in look.shown),
-        "doing": any(one.record.current_task for one in look.shown),
+        "doing": any(doing_words(one.record) for one in look.shown),
     }
     return " ".join(
         ["fleet", *(f"no-{name}" for name, is_filled in filled.items() if not is_filled)]
@@ -297,7 +297,7 @@ def _line(row: AgentRow, depth: int, drawing: _Drawing) -> Element:
         number_cell(runway_words(one), class_="number runway"),
         number_cell("" if cost is None else cost.words, class_="number cost"),
         number_cell(tasks_words(record), class_="number tasks"),
-        element("td", field(record.current_task), class_="doing"),
+        element("td", field(doing_words(record)), class_="doing"),
         element("td", words, class_=f"state {class_}".strip()),
         id=f"agent-{record.agent_id}",
         class_=level_class(one),
