@@ -6,11 +6,13 @@ import unicodedata
 
 import pytest
 from helpers import ROOT
+from helpers.observed_agents import NOW, session
 from helpers.program import environment
 from hypothesis import given
 from hypothesis import strategies as st
 
 from ultramon.cli import output
+from ultramon.state.agent_rows import summarize
 
 HARMLESS = st.characters(min_codepoint=0x20, max_codepoint=0x7E)
 
@@ -145,6 +147,17 @@ def test_styles_follow_what_a_level_asks_for():
     assert output.action_style("prepare_handoff", "orange") == "yellow"
     assert output.action_style("none", "normal") == "green"
     assert output.action_style("none", None) == "dim"
+
+
+def test_a_part_that_does_not_fit_takes_no_place_from_the_next():
+    """A long budget leaves the line to the limit of a plan."""
+    summary, long, short = summarize([session()], NOW), "today $11.40 of 20", "5h 62 %"
+    whole = output.summary_line(summary, 200, [long, short])
+    assert whole.endswith(f" · {long} · {short}")
+    narrow = output.summary_line(summary, len(whole) - 1, [long, short])
+    assert narrow == whole.removesuffix(f" · {short}")
+    brief = output.summary_line(summary, len(narrow) - 1, [long, short])
+    assert brief == f"{output.summary_line(summary, 200)} · {short}"
 
 
 def test_output_imports_nothing_heavy():

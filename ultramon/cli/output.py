@@ -224,11 +224,14 @@ def summary_line(summary: Summary, width: int, more: Sequence[str] = ()) -> str:
     Args:
         summary: The agents.
         width: The cells.
-        more: What else is worth a place, after the agents.
+        more: What else is worth a place, after the agents; each where it fits.
     """
-    parts = [field(part) for part in (*summary.parts(), *more)]
+    parts = [field(part) for part in summary.parts()]
     while len(parts) > 1 and len(" · ".join(parts)) > width:
         parts.pop()
+    for part in map(field, more):
+        if len(" · ".join((*parts, part))) <= width:
+            parts.append(part)
     return " · ".join(parts)
 
 

@@ -281,7 +281,7 @@ class WatchApp(App[int]):
         ]
         whole = [f"{account}{limit_words(limit, now)}" for account, limit in limits]
         line = summary_line(self._found.summary, self.size.width, [*more, *whole])
-        if not whole or line.endswith(whole[-1]):
+        if all(words in line for words in whole):
             return line
         # How much is used fits where the times of the resets leave no room.
         brief = [f"{account}{brief_limit_words(limit)}" for account, limit in limits]
