@@ -11,6 +11,7 @@ from test_cli_status import HOSTILE
 from ultramon import ContextConfig, create_context_monitor
 from ultramon.backends.local.backend import LocalBackend
 from ultramon.cli.commands.events import EVENT_TYPES
+from ultramon.cli.event_line import event_line
 from ultramon.system.timestamps import format_time
 
 PATIENCE_SECONDS = 30
@@ -63,6 +64,15 @@ def event(number, **values):
         "n": number,
         **values,
     }
+
+
+def test_on_the_screen_of_an_agent_its_events_do_not_repeat_its_id():
+    """The room is for what happened."""
+    whole = event_line(event(1, agentId="scout-1"))
+    assert whole.split()[2:4] == ["agent_stale", "scout-1"]
+    own = event_line(event(1, agentId="scout-1"), with_agent=False)
+    assert own.split()[2] == "agent_stale"
+    assert "scout-1" not in own
 
 
 def types(directory, *arguments, **changes):

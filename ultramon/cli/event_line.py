@@ -11,11 +11,15 @@ from ultramon.system.timestamps import parse_time
 _TYPE_WIDTH = max(map(len, EVENT_TYPES))
 
 
-def event_line(event: dict[str, Any]) -> str:
-    """Return an event as one line for people."""
+def event_line(event: dict[str, Any], *, with_agent: bool = True) -> str:
+    """Return an event as one line for people.
+
+    Args:
+        event: The event.
+        with_agent: Whether to say whose it is.
+    """
     kind = field(str(event.get("type")))
     at = parse_time(event.get("occurredAt"))
     when = "?" * 20 if at is None else moment(at)
-    who = field(str(event.get("agentId")))
-    words = event_words(event)
-    return f"{when}  {kind:<{_TYPE_WIDTH}}  {who}" + (f"  {words}" if words else "")
+    who = field(str(event.get("agentId"))) if with_agent else ""
+    return "  ".join(filter(None, (when, f"{kind:<{_TYPE_WIDTH}}", who, event_words(event))))

@@ -166,6 +166,6 @@ def _events(recent: RecentEvents, agent_id: str) -> Iterator[str]:
         yield f"  {sanitize(str(error))}"
         return
     for event in events:
-        yield f"  {event_line(event)}"
+        yield f"  {event_line(event, with_agent=False)}"
     if not events:
         yield "  none"
