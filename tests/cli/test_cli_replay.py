@@ -47,6 +47,12 @@ def test_the_screen_tells_the_story_of_a_session():
     assert "▼" not in run("replay", COMPACTED, "--no-plot").stdout
 
 
+def test_the_path_of_a_recording_begins_at_the_home():
+    """It is short, and a picture of the screen names no user."""
+    done = run("replay", COMPACTED, HOME=str(ROOT), COLUMNS="100")
+    assert f"claude-code, ~/{COMPACTED.relative_to(ROOT)}\n" in done.stdout
+
+
 @pytest.mark.parametrize("columns", [20, 30, 50, 70, 100, 240])
 @pytest.mark.parametrize("encoding", ["utf-8", "ascii"])
 def test_the_chart_fits_the_terminal(columns, encoding):

@@ -17,7 +17,7 @@ from ultramon.cli.output import (
 )
 from ultramon.cli.views.replay_chart import plot
 from ultramon.context.limits import is_assumed, limit_words
-from ultramon.recordings.source_words import tokens_by_words
+from ultramon.recordings.source_words import home_relative, tokens_by_words
 from ultramon.recordings.timeline import Crossing, Overflow
 from ultramon.state.runway import Runway
 from ultramon.state.usage_percent import exact_ratio, whole_percent
@@ -73,7 +73,7 @@ def _facts(timeline: Timeline) -> list[str]:
     if timeline.started_at is not None:
         read += f", {timeline.started_at:{_MOMENT}} to {timeline.ended_at:{_MOMENT}} UTC"
     return [
-        f"{timeline.kind}, {sanitize(timeline.path)}",
+        f"{timeline.kind}, {sanitize(home_relative(timeline.path))}",
         read,
         f"model {field(timeline.model) or 'not named'}, {limited}",
         f"peak {tokens(peak)} tokens {timeline.peak_source}{of_limit}; "
