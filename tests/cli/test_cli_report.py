@@ -26,11 +26,12 @@ from helpers.transcript_lines import prompt
 
 from ultramon import ContextConfig
 from ultramon.cli.views.report_page import report_page
-from ultramon.cli.views.report_screen import print_report
+from ultramon.cli.views.report_screen import print_report, used_words
 from ultramon.hosts.registry import host_names
 from ultramon.recordings.clients import client_files
 from ultramon.recordings.index import TranscriptIndex
 from ultramon.recordings.survey import survey
+from ultramon.recordings.survey_models import StandingCost
 
 
 @pytest.fixture
@@ -375,6 +376,19 @@ def test_the_page_says_in_a_sentence_what_it_cost_was_lost_and_to_remove(tmp_pat
     for once in ("$9.85 at", "293k tokens", "came back empty; remove", "of 9 Nov"):
         assert text.count(once) == 1
     assert parsed.tags.count("h1") == 1
+
+
+@pytest.mark.parametrize(
+    ("used", "words"),
+    [(None, "3 sessions"), (2, "3 sessions, used in 2"), (0, "3 sessions, never used")],
+)
+def test_a_part_of_every_request_says_in_how_many_sessions_it_was_used(used, words):
+    """None of a part that cannot be called."""
+    part = StandingCost(
+        source="mcp:github", tokens=900, provenance="measured", sessions=3, sessions_used=used,
+        request_tokens=90_000, cost_usd=None,
+    )  # fmt: skip
+    assert used_words(part, 7) == words
 
 
 def test_the_page_has_a_line_for_each_session(busy):

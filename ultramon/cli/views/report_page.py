@@ -99,7 +99,8 @@ def _sentence(found: Survey) -> Iterator[str | Element]:
         if part.cost_usd is not None:
             yield f", ≈ {dollars(part.cost_usd)}"
         if part.sessions_used is not None:
-            yield f", used in {part.sessions_used:,} of {plural(part.sessions, 'session')}"
+            used = f"{part.sessions_used:,}" if part.sessions_used else "none"
+            yield f", used in {used} of {plural(part.sessions, 'session')}"
     yield "."
 
 

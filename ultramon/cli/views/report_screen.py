@@ -238,7 +238,9 @@ def part_name(one: StandingCost) -> str:
 def used_words(one: StandingCost, sessions: int) -> str:
     """Return in how many sessions a part stood, and in how many of them it was called."""
     held = "all" if one.sessions == sessions else plural(one.sessions, "session")
-    return held if one.sessions_used is None else f"{held}, used in {one.sessions_used:,}"
+    if one.sessions_used is None:
+        return held
+    return f"{held}, used in {one.sessions_used:,}" if one.sessions_used else f"{held}, never used"
 
 
 def plan_words(found: Survey) -> str:
