@@ -29,8 +29,8 @@ def bar(ratio: float, words: str, *, ticks: Sequence[float] = ()) -> Element:
     ]
     return element(
         "svg",
-        element("rect", class_="track", width="100", height="8", rx="2"),
-        element("rect", class_="fill", width=f"{width:.1f}", height="8", rx="2"),
+        element("rect", class_="track", width="100", height="8"),
+        element("rect", class_="fill", width=f"{width:.1f}", height="8"),
         *marked,
         class_="bar",
         viewBox="0 0 100 8",

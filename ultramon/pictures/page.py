@@ -28,7 +28,8 @@ dl { margin: 0; } dt, dd { margin: 0; min-width: 0; }
 .rows dd { text-align: right; } .rows .note { color: var(--dim); }
 .note span { white-space: nowrap; }
 .rows .wide { grid-column: 1 / -1; }
-svg { display: block; width: 100%; } .bar { height: .25rem; }
+svg { display: block; width: 100%; }
+.bar { height: .25rem; border-radius: .125rem; overflow: hidden; }
 .timeline { height: 5rem; margin: .5rem 0; }
 .track { fill: var(--line); } .fill { fill: var(--fill); }
 .limit, .rung, .mark { vector-effect: non-scaling-stroke; stroke-width: 1.5; }
