@@ -15,6 +15,7 @@ from helpers.web_page import WebServing
 from ultramon.backends.local.backend import LocalBackend
 from ultramon.notices.message import Draft
 from ultramon.pictures.elements import to_html
+from ultramon.recordings.transcript_summary import FilledWindow
 from ultramon.state.event_words import EVENT_TYPES
 from ultramon.state.plan_limits import FIVE_HOURS, PlanLimits, plan_limit
 from ultramon.state.record import encode_state
@@ -28,6 +29,7 @@ from ultramon.web.event_reader import EventReader, _read
 from ultramon.web.fillings import FillingReader
 from ultramon.web.gate import CONTENT_POLICY
 from ultramon.web.logins import LINK_SECONDS, LOGIN_SECONDS, MAX_LOGINS, Logins, make_code
+from ultramon.web.pages.agent import Filling, _filled
 from ultramon.web.pages.event_list import shown_name
 from ultramon.web.pages.jobs import lives_of
 from ultramon.web.views import FleetView, Readers
@@ -345,6 +347,18 @@ def test_an_agents_page_draws_its_epochs(serving, make, clock):
     assert {"at compaction", "at warning", "limit"} <= set(classes)
     assert "warning 7,000" in page
     assert "read" in parsed.texts
+
+
+def test_what_fills_a_window_is_listed_as_far_as_it_can_be_seen():
+    """Parts of 0.0 % are one line; files of the agent's folder are named from there on."""
+    window = FilledWindow({"tool:read": 90_000, "tool:bash": 30, "user": 9}, {}, {
+        "/srv/shop/src/cart.py": 60_000, "/etc/hosts": 30_000,
+    })  # fmt: skip
+    page = to_html(_filled(Filling(window, "From the transcript."), "/srv/shop"))
+    texts = Parsed(page).texts
+    assert [one for one in texts if one.startswith("and ")] == ["and 2 smaller ones"]
+    assert "39 · 0.0 %" in texts
+    assert {"src/cart.py", "/etc/hosts"} <= set(texts)
 
 
 def test_a_job_is_drawn_as_its_journal_tells():

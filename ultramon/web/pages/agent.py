@@ -30,6 +30,8 @@ if TYPE_CHECKING:
     from ultramon.web.event_reader import PastEvent
 
 _MOST_SHARES = 12
+_LEAST_SHARE = 0.0005
+"""A smaller one is shown as 0.0 %."""
 _MOST_TASKS = 200
 _MOST_MARKS = 60
 _MARKS = {
@@ -94,7 +96,7 @@ def agent_content(facts: AgentFacts) -> Element:
         element(
             "div",
             element("section", element("h2", "Facts"), _facts(facts), class_="card"),
-            _filled(facts.filling),
+            _filled(facts.filling, record.cwd),
             _tasks(record.tasks),
             _handoff(record.handoff),
             class_="columns",
@@ -204,12 +206,16 @@ def _link(agent_id: str) -> Element:
     return element("a", field(agent_id), href=agent_url(agent_id))
 
 
-def _filled(filling: Filling | None) -> Element:
+def _filled(filling: Filling | None, cwd: str | None) -> Element:
     title = element("h2", "What filled the window")
     if filling is None or not filling.window.by_source:
         none = "Nothing is recorded by source."
         return element("section", title, element("p", none, class_="dim"), class_="card")
-    files = [Part(name, tokens, None) for name, tokens in filling.window.by_file.items()]
+    inside = f"{cwd}/" if cwd else ""
+    files = [
+        Part(name.removeprefix(inside), tokens, None)
+        for name, tokens in filling.window.by_file.items()
+    ]
     return element(
         "section",
         title,
@@ -223,7 +229,8 @@ def _filled(filling: Filling | None) -> Element:
 
 def _shares(parts: Sequence[Part]) -> Element:
     total = sum(one.tokens for one in parts) or 1.0
-    largest = sorted(parts, key=lambda one: (-one.tokens, one.name))[:_MOST_SHARES]
+    ordered = sorted(parts, key=lambda one: (-one.tokens, one.name))
+    largest = [one for one in ordered if one.tokens >= _LEAST_SHARE * total][:_MOST_SHARES]
     rows = element("dl", class_="shares")
     for name, count, provenance in largest:
         share = count / total
@@ -236,6 +243,11 @@ def _shares(parts: Sequence[Part]) -> Element:
                 element("dd", bar(share, f"{percent(share)}"), class_="wide"),
             ]
         )
+    smaller = sum(one.tokens for one in ordered[len(largest) :])
+    if smaller:
+        words = f"{short_tokens(round(smaller))} · {percent(smaller / total)}"
+        title = f"and {len(ordered) - len(largest):,} smaller ones"
+        rows.extend([element("dt", title, class_="dim"), element("dd", words, class_="dim")])
     return rows
 
 
