@@ -12,7 +12,8 @@ from random import Random
 import pytest
 
 from ultramon import Fleet, HandoffTakenError
-from ultramon.testing import UnreliableAgents, assert_run_is_sound, simulate
+from ultramon.backends.memory import MemoryBackend
+from ultramon.testing import FakeClock, UnreliableAgents, assert_run_is_sound, simulate
 from ultramon.testing.unreliable import FAULTS
 
 
@@ -65,6 +66,18 @@ def test_whatever_agents_do_the_run_is_sound(seed, caplog):
     caplog.set_level(logging.CRITICAL)
     options = options_of(seed)
     check(simulate(seed, **options), options)
+
+
+def test_a_run_can_be_kept_in_a_store_on_a_clock():
+    """For pages and commands that are to show it afterwards."""
+    store, clock = MemoryBackend(), FakeClock(1_000_000.0)
+    kept = simulate(3, ["a", "b"], faults=(), run="night", backend=store, clock=clock)
+    assert {event["run"] for event in kept.events} == {"night"}
+    assert store.events().events[: len(kept.events)] == kept.events
+    assert clock.now() > 1_000_000.0
+    stored = [one.record for one in store.list_agents("night")]
+    assert len(stored) == len(kept.agents)
+    assert all(record.started_at >= 1_000_000.0 for record in stored)
 
 
 @pytest.mark.parametrize("seed", [178])

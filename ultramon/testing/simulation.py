@@ -21,7 +21,6 @@ if TYPE_CHECKING:
     from ultramon.fleet.supervise.supervisor import Supervisor
     from ultramon.testing.unreliable import UnreliableAgent
 
-_RUN = "simulation"
 _SECONDS_PER_STEP = (0.1, 0.5, 1.0, 1.0, 1.0, 2.0, 5.0, 20.0)
 """The time between two looks; the longest is past the renewal of a lease."""
 _STEPS_PER_LOOK = (0, 1, 1, 1, 2, 10)
@@ -62,6 +61,9 @@ def simulate(
     calls: int = 1,
     faults: Collection[str] = FAULTS,
     fault_ratio: float = 0.15,
+    run: str = "simulation",
+    backend: MemoryBackend | None = None,
+    clock: FakeClock | None = None,
     **options: Any,
 ) -> Simulation:
     """Supervise items with unreliable agents, in no time: nothing waits, and nothing is random.
@@ -77,12 +79,15 @@ def simulate(
         calls: So often `supervise` is called at most, while it stops early and leaves items.
         faults: Which of `ultramon.testing.unreliable.FAULTS` agents may have.
         fault_ratio: How probable each of them is for each agent.
+        run: The name of the run.
+        backend: Where it is stored; None = in a store that is gone with it.
+        clock: Moved by the run; None = one of its own.
         **options: Further options of `Fleet.supervise`.
 
     Raises:
         AssertionError: It does not end.
     """
-    backend, clock = MemoryBackend(), FakeClock()
+    backend, clock = backend or MemoryBackend(), clock or FakeClock()
     # Each purpose has a sequence of its own: one more draw for one changes no other.
     chance = Random(f"{seed} times")
     agents = UnreliableAgents(
@@ -97,7 +102,7 @@ def simulate(
     steps = 0
     for _ in range(calls):
         slow = _Slow(chance)
-        fleet = Fleet(_RUN, backend=backend, clock=clock)
+        fleet = Fleet(run, backend=backend, clock=clock)
         fleet.add_items(items)
         given: Any = {**options, "executor": slow}
         # Stepped from here: `Fleet.supervise` would wait for real time between two looks.
@@ -115,7 +120,7 @@ def simulate(
             steps += 1
             if steps > _MOST_STEPS:
                 raise AssertionError(f"seed {seed}: it does not end: {supervisor.result()}")
-        result, events = supervisor.result(), list(events_of(backend, _RUN))
+        result, events = supervisor.result(), list(events_of(backend, run))
         really_done = list(agents.really_done)
         # Agents here have the pid of this process, so no later call may find one that is open.
         for _ in range(_STEPS_TO_SETTLE):
