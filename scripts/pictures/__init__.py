@@ -1,0 +1,1 @@
+"""The pictures of the documents, from real runs: `make pictures`."""
