@@ -1,6 +1,6 @@
 PYTHON ?= .venv/bin/python
 
-.PHONY: run test test-all durations frameworks mutants ci-full lint types bench bench-relay bench-workers bench-orchestrators soak proof docs hosts release-check
+.PHONY: run test test-all durations frameworks mutants ci-full lint types bench bench-relay bench-workers bench-orchestrators soak proof docs pictures hosts release-check
 
 run: .venv
 	.venv/bin/ultramon demo
@@ -68,6 +68,10 @@ proof: .venv
 docs: .venv
 	.venv/bin/pip install -q -c constraints.txt -e '.[docs]'
 	$(PYTHON) -m sphinx -W --keep-going -q -b html docs build/docs
+
+# The pictures of the pages, from real runs; needs chromium
+pictures: .venv
+	$(PYTHON) -m scripts.pictures $(ARGS)
 
 # A release up to the upload
 release-check: .venv

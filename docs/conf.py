@@ -1,6 +1,15 @@
 """How Sphinx makes the site of these pages: `make docs`."""
 
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+from typing import TYPE_CHECKING
+
 from ultramon.version import __version__
+
+if TYPE_CHECKING:
+    from sphinx.application import Sphinx
 
 project = "ultramon"
 author = "The ultramon maintainers"
@@ -30,4 +39,15 @@ default_role = "code"
 html_theme = "furo"
 html_title = f"ultramon {release}"
 html_show_sphinx = html_show_sourcelink = html_copy_source = False
+html_static_path = ["_static"]
+html_js_files = [("pictures.js", {"defer": "defer"})]
 copybutton_exclude = ".linenos, .gp, .go"
+
+
+def setup(app: Sphinx) -> None:
+    """Copy the pictures: pages name them in HTML, and Sphinx only knows those of Markdown."""
+    pictures = Path(__file__).parent / "img"
+    app.connect(
+        "build-finished",
+        lambda app, _: shutil.copytree(pictures, Path(app.outdir) / "img", dirs_exist_ok=True),
+    )
