@@ -27,6 +27,7 @@ _PADDING, _TITLE_HEIGHT = 16, 36
 _FONTS = "ui-monospace, SFMono-Regular, Menlo, Consolas, 'DejaVu Sans Mono', monospace"
 _GAP = 4
 """Between the blocks of two lines, as terminals with more line height have."""
+_THIN = 3
 _AXES = "│┤"
 _LINES = {"│": "ud", "┤": "udl", "├": "udr", "└": "ur", "─": "lr"}
 """Which edges of its cell a character leads to: up, down, left, right."""
@@ -255,11 +256,11 @@ def _draw_lines(cells: list[tuple[int, Char]], look: _Look, top: int) -> Iterato
         middle, centre = left + _CELL_WIDTH / 2, top + _CELL_HEIGHT / 2
         if "u" in ends:
             height = _CELL_HEIGHT if "d" in ends else _CELL_HEIGHT / 2
-            yield _rect((middle, top, 1, height), look.colour, look)
+            yield _rect((middle, top, 1.2, height), look.colour, look)
         if "l" in ends or "r" in ends:
             begin = left if "l" in ends else middle
             end = left + _CELL_WIDTH if "r" in ends else middle
-            yield _rect((begin, centre, end - begin, 1), look.colour, look)
+            yield _rect((begin, centre, end - begin, 1.2), look.colour, look)
 
 
 def _draw_blocks(cells: list[tuple[int, Char]], look: _Look, top: int, gap: int) -> Iterator[str]:
@@ -281,9 +282,10 @@ def _share(block: str, blocks: str) -> float:
 def _rect(place: tuple[float, float, float, float], colour: str, look: _Look) -> str:
     faint = ' class="f"' if look.is_faint else ""
     x, y, width, height = (f"{one:.1f}" for one in place)
+    # Thin shapes with crisp edges are gone where a page shows the picture smaller.
+    crisp = ' shape-rendering="crispEdges"' if min(place[2:]) > _THIN else ""
     return (
-        f'<rect{faint} x="{x}" y="{y}" width="{width}" height="{height}" fill="{colour}"'
-        ' shape-rendering="crispEdges"/>'
+        f'<rect{faint} x="{x}" y="{y}" width="{width}" height="{height}" fill="{colour}"{crisp}/>'
     )
 
 
