@@ -505,6 +505,20 @@ def test_the_host_is_a_column_where_there_is_more_than_one(hosts, is_shown):
     assert ("host" in draw_head(look)) == is_shown
 
 
+@pytest.mark.parametrize("width", range(112, 200, 4))
+def test_a_wider_terminal_has_no_less_room_for_names(width):
+    """What a task is says more than the host, which the heading has, and than the task at hand."""
+    pace = {"rungs": {"critical": {"turns": 4}}}
+    values = {"tasks_completed": 3, "tasks_total": 9, "current_task": "x" * 40, "forecast": pace}
+    lines = list_lines(arrange([session(**values), session("b" * 8, host="codex", **values)]))
+    look = Look(width, ascii_only=False).fitted(lines, NOW, with_trends=True, with_costs=True)
+    assert look.name_cells >= 28
+    assert look.name_cells + sum(one.cells + 1 for one in look.columns) == width
+    shown = {column.header for column in look.columns}
+    assert shown >= {"usage", "trend", "runway", "cost", "tasks", "state", "id"}
+    assert width < 196 or shown >= {"host", "doing"}
+
+
 def test_finished_work_is_folded_away_and_losses_that_went_on_too():
     """The living, losses that nobody took over, and chains of the living."""
     lost = {"last_heartbeat": 1e9, "started_at": 1e9}

@@ -207,17 +207,17 @@ PLAN = Column("plan", _plan, _RIGHT, 10, 10, 112)
 """Of one account the first line has it."""
 _TASKS = Column("tasks", lambda one, _: (tasks_words(one.record), ""), _RIGHT, 5, 7, 92)
 _HEARTBEAT = Column("beat", lambda one, _: (age(one.liveness.heartbeat_age_seconds), ""), _RIGHT, 3)
-_DOING = Column("doing", _doing, {"max_width": 32}, 7, 28, 140)
+DOING = Column("doing", _doing, {"max_width": 32}, 7, 28, 140)
 _STATE = Column("state", _state, {}, 0, 10, 44)
 _IDLE = Column("age", _idle, _RIGHT, 0, 4, 52)
 ID = Column("id", _tag, _WHOLE, 1, MAX_TAG_CHARS, 68)
 NUMBERS = (_BAR, _USAGE, _TOKENS, _RUNWAY, _TASKS)
 _OF_A_TABLE = (
-    NAME, MACHINE, HOST, LEVEL, _BAR, _USAGE, TREND, _TOKENS, _RUNWAY, _TASKS, _HEARTBEAT, _DOING,
+    NAME, MACHINE, HOST, LEVEL, _BAR, _USAGE, TREND, _TOKENS, _RUNWAY, _TASKS, _HEARTBEAT, DOING,
     _STATE, ID,
 )  # fmt: skip
 OF_THE_APPLICATION = (
-    MACHINE, HOST, _USAGE, _BAR, TREND, _RUNWAY, COST, PLAN, _TASKS, _DOING, _STATE, _IDLE, ID,
+    MACHINE, HOST, _USAGE, _BAR, TREND, _RUNWAY, COST, PLAN, _TASKS, DOING, _STATE, _IDLE, ID,
 )  # fmt: skip
 """The columns behind the names in `ultramon watch`."""
 

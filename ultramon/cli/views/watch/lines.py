@@ -12,6 +12,7 @@ from ultramon.cli.output import field
 from ultramon.cli.views import agent_table
 from ultramon.cli.views.agent_table import (
     COST,
+    DOING,
     HOST,
     ID,
     MACHINE,
@@ -31,6 +32,8 @@ if TYPE_CHECKING:
 SORTS = ("urgency", "usage", "name", "activity")
 """The orders of rows; groups follow their first row."""
 _MIN_NAME_CELLS = 20
+_ENOUGH_NAME_CELLS = 28
+"""For a task of some words below a session."""
 
 
 class Line(NamedTuple):
@@ -91,7 +94,10 @@ class Look:
         with_costs: bool = False,
         with_plans: bool = False,
     ) -> Look:
-        """Return the look with the columns that fit and that some line fills."""
+        """Return the look with the columns that fit and that some line fills.
+
+        Those that say what headings and Space say too leave their room to names that would be cut.
+        """
         rows = [line.row for line in lines if line.row is not None]
         widest_id = max((len(row.name.tag) for row in rows), default=0)
         columns, look = [], self.of_cells(now)
@@ -112,7 +118,12 @@ class Look:
                 fills = len({row.seen.record.host for row in rows}) > 1
             if fills or (not rows and column not in (COST, PLAN, MACHINE)):
                 columns.append(column._replace(cells=cells))
-        return replace(self, columns=tuple(columns))
+        fitted = replace(self, columns=tuple(columns))
+        for spare in (DOING, HOST):
+            if fitted.name_cells < _ENOUGH_NAME_CELLS:
+                kept = tuple(one for one in fitted.columns if one.header != spare.header)
+                fitted = replace(self, columns=kept)
+        return fitted
 
 
 def list_lines(groups: Iterable[RowGroup], *, wanted: str = "", sort: str = SORTS[0]) -> list[Line]:
