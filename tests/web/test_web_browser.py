@@ -7,6 +7,7 @@ import os
 
 import pytest
 from helpers.html import HOSTILE
+from helpers.planted_transcripts import Machine, used
 from helpers.postgres_network import backend, network, wait_until  # noqa: F401
 from helpers.program import run as run_program
 from helpers.web_page import WebServing, browser  # noqa: F401
@@ -17,6 +18,7 @@ from ultramon.backends.opening import open_backend
 from ultramon.state.budget_readings import BudgetReading, BudgetReadings, Scope
 from ultramon.state.plan_limits import FIVE_HOURS, SEVEN_DAYS, PlanLimits, plan_limit
 from ultramon.system.clock import SYSTEM_CLOCK
+from ultramon.testing import make_record
 
 CONFIG = ContextConfig(context_limit_tokens=10_000, save_interval_seconds=0.05)
 UNKNOWN = ContextConfig(model="unheard-of", save_interval_seconds=0.05)
@@ -278,6 +280,35 @@ def test_what_agents_wrote_runs_nowhere(store, open_page):
         assert page.evaluate("window.ran") is None
         assert any("Content Security Policy" in words for words in page.said)
     monitor.stop()
+
+
+def test_a_fleet_with_all_its_columns_fits_every_screen(store, open_page, tmp_path):
+    """A session at work fills each of them; what needs a person is never beyond the edge."""
+    session = "635cef80-ed19-59f7-8132-532ddb2ac3b2"
+    transcript = Machine(tmp_path).write(session, used("m1", 150_000), used("m2", 181_200))
+    limit = {"turns": 30, "turnsLow": 18, "turnsHigh": 60, "seconds": 4.0}
+    record = make_record(
+        session, at=SYSTEM_CLOCK.now(), run="claude-code", host="claude-code", session_id=session,
+        label="shop: Recompute VAT on invoices", phase="waiting", cwd="/home/mira/shop",
+        current_task="recompute the credit notes", tasks_completed=14, tasks_total=17,
+        measured_at=SYSTEM_CLOCK.now(), estimated_tokens=981_200, context_limit=1_000_000,
+        usage_ratio=0.98, threshold_status="critical", action="force_return",
+        forecast={"tokensPerTurn": 9e3, "secondsPerTurn": 9.0, "limit": limit, "rungs": {}},
+        extra={"claudeCode": {"transcriptPath": str(transcript), "waitsFor": "permission"}},
+    )  # fmt: skip
+    with store.directory.locked(session, 5.0):
+        store.directory.replace(record, durable=False)
+    with WebServing(store) as serving:
+        page = open_page(serving)
+        page.get_by_text("needs you: permission").wait_for()
+        page.locator(".cost", has_text="$").wait_for()
+        for width in (390, 600, 768, 860, 927, 930, 1_000, 1_087, 1_090, 1_215, 1_220, 1_280):
+            page.set_viewport_size({"width": width, "height": 800})
+            assert page.evaluate("document.documentElement.scrollWidth") <= width
+            assert page.locator("td.runway").is_visible(), width
+            box = page.locator("td.state").bounding_box()
+            assert box["x"] + box["width"] <= width
+    assert page.said == []
 
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])
