@@ -90,6 +90,7 @@ def test_a_terminal_is_drawn_as_it_is():
     assert ">a &amp; b</text>" in drawn
 
 
+@pytest.mark.slow
 def test_without_chromium_one_line_says_what_is_missing(tmp_path):
     """Before anything is built."""
     done = subprocess.run(

@@ -282,6 +282,7 @@ def test_what_agents_wrote_runs_nowhere(store, open_page):
     monitor.stop()
 
 
+@pytest.mark.slow
 def test_a_fleet_with_all_its_columns_fits_every_screen(store, open_page, tmp_path):
     """A session at work fills each of them; what needs a person is never beyond the edge."""
     session = "635cef80-ed19-59f7-8132-532ddb2ac3b2"
