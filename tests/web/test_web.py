@@ -7,6 +7,7 @@ from contextlib import ExitStack
 
 import pytest
 from helpers.html import HOSTILE, Parsed
+from helpers.observed_agents import NOW, observed, session
 from helpers.planted_transcripts import OTHER, SESSION, Machine, used
 from helpers.postgres_network import wait_until
 from helpers.program import CAPTURES
@@ -16,6 +17,7 @@ from ultramon.backends.local.backend import LocalBackend
 from ultramon.notices.message import Draft
 from ultramon.pictures.elements import to_html
 from ultramon.recordings.transcript_summary import FilledWindow
+from ultramon.state.agent_rows import summarize
 from ultramon.state.event_words import EVENT_TYPES
 from ultramon.state.plan_limits import FIVE_HOURS, PlanLimits, plan_limit
 from ultramon.state.record import encode_state
@@ -29,7 +31,7 @@ from ultramon.web.event_reader import EventReader, _read
 from ultramon.web.fillings import FillingReader
 from ultramon.web.gate import CONTENT_POLICY
 from ultramon.web.logins import LINK_SECONDS, LOGIN_SECONDS, MAX_LOGINS, Logins, make_code
-from ultramon.web.pages.agent import Filling, _filled
+from ultramon.web.pages.agent import AgentFacts, Filling, _facts, _filled
 from ultramon.web.pages.event_list import shown_name
 from ultramon.web.pages.jobs import lives_of
 from ultramon.web.views import FleetView, Readers
@@ -347,6 +349,17 @@ def test_an_agents_page_draws_its_epochs(serving, make, clock):
     assert {"at compaction", "at warning", "limit"} <= set(classes)
     assert "warning 7,000" in page
     assert "read" in parsed.texts
+
+
+def test_an_agents_page_counts_the_turns_to_what_the_first_line_names():
+    """Compaction of a session, and the limit of a program: one fact has one name."""
+    limit = {"turns": 4, "turnsLow": 2, "turnsHigh": 7, "seconds": 4.0}
+    pace = {"tokensPerTurn": 1e4, "secondsPerTurn": 1.0, "limit": limit, "rungs": {}}
+    values = {"usage_ratio": 0.9, "forecast": pace, "threshold_status": "critical"}
+    for one, end in ((session(**values), "compaction"), (observed("scout", **values), "its limit")):
+        texts = Parsed(to_html(_facts(AgentFacts(one, [], [], None, NOW)))).texts
+        assert texts[texts.index(f"to {end}") + 1] == "2-7 turns"
+        assert f"2-7 turns to {end}" in str(summarize([one], NOW))
 
 
 def test_what_fills_a_window_is_listed_as_far_as_it_can_be_seen():

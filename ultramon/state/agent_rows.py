@@ -201,7 +201,12 @@ def _usage_words(one: ObservedAgent) -> str:
     runway = runway_to_limit(record)
     if runway is None:
         return share
-    return f"{share}, {runway.before('its limit' if record.host == SDK_HOST else 'compaction')}"
+    return f"{share}, {runway.before(end_words(record))}"
+
+
+def end_words(record: StateRecord) -> str:
+    """Return what ends an agent's window: its host compacts it, a program's own limit is one."""
+    return "its limit" if record.host == SDK_HOST else "compaction"
 
 
 def summarize(seen: Iterable[ObservedAgent], now: float) -> Summary:

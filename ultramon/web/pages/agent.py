@@ -11,7 +11,7 @@ from ultramon.pictures.charts import Mark, Point, Rung, glyph, token_chart
 from ultramon.pictures.drawings import bar
 from ultramon.pictures.elements import Element, element
 from ultramon.recordings.source_words import Part, parts_by_words
-from ultramon.state.agent_rows import name_of, need_of, runway_to_limit
+from ultramon.state.agent_rows import end_words, name_of, need_of, runway_to_limit
 from ultramon.state.liveness import ENDED
 from ultramon.state.usage_percent import usage_words
 from ultramon.system.counts import short_tokens
@@ -183,7 +183,7 @@ def _facts(facts: AgentFacts) -> Element:
             ("reading", f"{field(record.tokens_source)}, {age(_since(record.measured_at, now))} ago"
              if record.measured_at else "none yet"),
             ("next rung", str(one.runway or "")),
-            ("turns to the limit" if likely is None else f"turns to a {likely[1]}",
+            (f"to {end_words(record)}" if likely is None else f"to a {likely[1]}",
              str(left or "")),
             ("epoch", f"{record.epoch:,}"),
             ("generation", f"{record.generation:,}"),
