@@ -282,7 +282,9 @@ def test_keys_move_filter_sort_and_explain(watch, tmp_path):
     terminal.child.send("\x1b")
     terminal.wait_for("9 files")
     terminal.child.send(" ")
-    terminal.wait_for("^api-server: mend the login *\n78 % full")
+    terminal.wait_for(
+        "^api-server: mend the login *\n78 % full  156k of 200k tokens  ~2-7 turns to compact"
+    )
     terminal.wait_for("resume: cd /home/a/api-server && claude --resume")
     terminal.wait_for(r"SUBAGENTS\n +30 % +in tool +api-server: general-purpose")
     terminal.wait_for("EXPLAIN")

@@ -9,11 +9,12 @@ from typing import TYPE_CHECKING, Any
 from ultramon.cli.event_line import event_line
 from ultramon.cli.exit_codes import CommandFailed
 from ultramon.cli.explanation import explain_stored
-from ultramon.cli.output import TASK_MARKS, field, percent, short_tokens
+from ultramon.cli.output import TASK_MARKS, field, held_tokens, percent, short_tokens
 from ultramon.cli.resumption import resume_command
 from ultramon.cli.selection import directory_of
 from ultramon.cli.views.agent_table import brief_state
 from ultramon.errors import AgentNotFoundError, StateError
+from ultramon.state.agent_rows import end_words, runway_to_limit
 from ultramon.state.usage_percent import usage_words
 from ultramon.system.processes import this_machine
 from ultramon.system.terminal_text import sanitize
@@ -91,8 +92,12 @@ def why_lines(backend: Backend, recent: RecentEvents, row: AgentRow) -> list[str
 
 
 def _head(row: AgentRow, record: StateRecord) -> Iterator[str]:
-    share = usage_words(record)
-    yield f"{share} full  {brief_state(row.seen)}"
+    limit = record.context_limit
+    held = f"{held_tokens(record, short_tokens)} of {short_tokens(limit)} tokens" if limit else None
+    runway = runway_to_limit(record)
+    left = None if runway is None else runway.before(end_words(record))
+    parts = (f"{usage_words(record)} full", held, left, brief_state(row.seen))
+    yield "  ".join(part for part in parts if part)
     facts = (f"id {record.agent_id}", f"run {record.run}", record.model, record.cwd)
     yield field("  ".join(fact for fact in facts if fact))
     if row.earlier:
