@@ -315,12 +315,16 @@ def test_an_installation_says_in_three_lines_what_it_did_and_how_to_see_it(clien
     client.write(b"{}")
     done = client.install()
     assert done.stdout == ""
-    first, second, third = done.stderr.splitlines()
+    first, second, third, fourth = done.stderr.splitlines()
     own = "hooks, and a status line that shows the window"
     answers = "one process answers for all sessions, unless --no-resident"
     assert first == f"installed in {client.settings}: {own}; {answers}"
     assert second.startswith("sessions that start from now on report themselves")
     assert third.startswith("`ultramon watch` shows them; `ultramon uninstall claude-code` ")
+    # Of a state directory that other shells do not use.
+    assert fourth.startswith(f"they report to {client.states}: ")
+    client.uninstall()
+    assert len(client.install(ULTRAMON_STATE_DIR="").stderr.splitlines()) == 3
 
 
 @pytest.mark.parametrize(("answer", "shown"), [("y", "both"), ("", "chained")])

@@ -253,5 +253,8 @@ def command(
         say(f"installed in {plan.path}: {plan.contents}")
         say("sessions that start from now on report themselves; those that run now do not")
         say(f"`ultramon watch` shows them; `ultramon uninstall {host}` brings the old file back")
+        if state_dir:
+            # Such as of a trial in this shell: other shells would look in vain.
+            say(f"they report to {directory}: a shell sees them if ULTRAMON_STATE_DIR is that")
     if offer is not None:
         say(f"--{offer.field.replace('_', '-')} {offer.value} shows ultramon's status line too")

@@ -40,4 +40,5 @@ def check_hook_command(
     if chosen and os.path.realpath(chosen) != os.path.realpath(own_choices):
         here = os.path.dirname(own_choices)
         message = f"the hook uses {chosen}, this is {here}"
-        yield warning("state directory", message, f"set ULTRAMON_STATE_DIR, or {install}")
+        verb = "unset" if os.environ.get("ULTRAMON_STATE_DIR") else "set"
+        yield warning("state directory", message, f"{verb} ULTRAMON_STATE_DIR, or {install}")
