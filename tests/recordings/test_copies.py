@@ -51,7 +51,7 @@ def test_a_fork_says_that_it_is_one(forked):
         found, told = report(forked)
         assert counted(found) == (1, 150_200)
         assert found["copiedTranscripts"] == 1
-        assert "1 transcript with the history of another one, which is counted once" in told
+        assert "history copied into 1 transcript is counted once" in told
 
 
 def test_a_fork_whose_times_were_rewritten_counts_once(forked):

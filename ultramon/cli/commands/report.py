@@ -410,7 +410,7 @@ def _say_what_is_missing(found: Survey, paths: tuple[str, ...]) -> None:
         say(f"{plural(found.older_transcripts, 'older transcript')} left out, shown with --days N")
     if found.copied_transcripts:
         copied = plural(found.copied_transcripts, "transcript")
-        say(f"{copied} with the history of another one, which is counted once")
+        say(f"history copied into {copied} is counted once")
     if not found.sessions and not found.older_transcripts and not found.unreadable:
         if paths:
             say("no transcripts of a known host there")

@@ -456,7 +456,7 @@ def _remarks(found: Survey) -> list[str]:
         )
     if found.copied_transcripts:
         copied = plural(found.copied_transcripts, "transcript")
-        words.append(f"{copied} with the history of another one, which is counted once. ")
+        words.append(f"History copied into {copied} is counted once. ")
     if found.broken_lines:
         words.append(f"{plural(found.broken_lines, 'line')} could not be read. ")
     if found.older_transcripts:
