@@ -261,6 +261,7 @@ def notes():
 
 
 def fails():
+    sys.stderr.write("no such model\n")
     sys.exit(3)
 
 

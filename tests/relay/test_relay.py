@@ -275,7 +275,7 @@ def test_a_program_that_always_fails_is_given_up(project):
     """After a few restarts, with pauses."""
     code, result, told = finish(project.begin("fails", *project.items("a")))
     assert (code, result["stop"]["kind"]) == (1, "gave_up")
-    assert "exit code 3" in told
+    assert "context 1 ended: lost (exit code 3): no such model" in told
     assert counts(result) == {"assigned": 1, "left": 1}
 
 

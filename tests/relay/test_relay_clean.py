@@ -503,3 +503,14 @@ def test_what_workers_made_goes_when_the_branch_is_merged(project):
     shown = shows(clean(project))
     assert "stays: the states" in shown
     assert refs(project, "refs/ultramon/job") == {}
+
+
+def test_what_the_branch_has_as_other_commits_is_not_called_kept(project):
+    """A worker's last commits are kept for a moment, until they are found in main."""
+    given = (*project.items("1", "2"), "--verify", "grep -Fxqre {item} made", "--workers", "2")
+    code, _, told = finish(project.begin("commits", *given, **project.workers_environ()), 120)
+    assert code == 0, told
+    project.git("merge", "-q", "--no-edit", "ultramon/job")
+    cleaned = clean(project)
+    assert cleaned.kept == []
+    assert refs(project, "refs/ultramon/job") == {}

@@ -366,6 +366,10 @@ class _Repository:
         )
         for name in merged:
             ask(self._common, "update-ref", "-d", name, kept[name])
+        # What this call itself has kept of a worktree, and the branch has as other commits.
+        self._cleaned.kept[:] = [
+            one for one in self._cleaned.kept if one.rpartition(" as ")[2] not in merged
+        ]
         shown = _shown(places)
         if merged:
             trees = plural(len(merged), "kept tree")

@@ -142,9 +142,8 @@ def _plan(run: str, cwd: str, repository: _Repository | None, *, in_place: bool)
     """Check that a new run can work as it was asked to."""
     if repository is None:
         if not in_place:
-            raise WorkspaceError(
-                cwd, "is in no git repository", "work in place, where nothing is checkpointed"
-            )
+            advice = "work in place (--in-place), where nothing is checkpointed"
+            raise WorkspaceError(cwd, "is in no git repository", advice)
         return WorkspaceRecord(True, None, cwd, None, None)
     # git names the real top of a tree; the user may have come through a link.
     prefix = os.path.relpath(os.path.realpath(cwd), os.path.realpath(repository.root))

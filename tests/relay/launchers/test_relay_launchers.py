@@ -256,7 +256,7 @@ def test_a_program_that_is_no_claude_code_is_refused(tmp_path, home, script, pro
 
 def test_a_missing_client_is_an_error(tmp_path, home):
     """Not on PATH, or not a program for this machine."""
-    with pytest.raises(ConfigurationError, match="must be a Claude Code on this machine"):
+    with pytest.raises(ConfigurationError, match="must be Claude Code on this machine; --agent"):
         launcher(tmp_path, program="no-such-claude").check(str(tmp_path))
     broken = tmp_path / "claude"
     broken.write_bytes(b"\x7fELF")

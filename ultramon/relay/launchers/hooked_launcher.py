@@ -130,7 +130,7 @@ class HookedLauncher(AgentLauncher):
             raise ConfigurationError("ULTRAMON_DISABLED", "1", "unset for a relay", "environment")
         program = shutil.which(self._program)
         if program is None:
-            allowed = f"a {self.product} on this machine"
+            allowed = f"{self.product} on this machine; --agent takes another host"
             raise ConfigurationError("program", self._program, allowed)
         self.check_settings(cwd)
         version = self._ask_version(program)

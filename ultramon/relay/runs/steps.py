@@ -7,8 +7,10 @@ from typing import TYPE_CHECKING
 from ultramon.errors import WorkspaceError
 from ultramon.fleet.supervise.pool import VERIFIED
 from ultramon.prices.cost import dollars
+from ultramon.relay.launchers.outcome import FAILED
 from ultramon.relay.runs.result import Stop, millions
 from ultramon.relay.runs.run_reader import number_of
+from ultramon.relay.runs.verification import last_lines
 from ultramon.system.wording import plural
 
 if TYPE_CHECKING:
@@ -101,7 +103,10 @@ class Steps:
         assert event.agent_id is not None
         run, record = self._run, self._run.contexts.of(event.agent_id)
         cost = "" if record is None or record.usd is None else f", {dollars(record.usd)}"
-        run.tell(f"context {number_of(event.agent_id)} ended: {event.reason}{cost}")
+        said = ""
+        if record is not None and record.end == FAILED:
+            said = "".join(f": {line}" for line in last_lines(run.contexts.errors(record), 1))
+        run.tell(f"context {number_of(event.agent_id)} ended: {event.reason}{cost}{said}")
         if record is None:
             return
         has_changed = run.workspace.is_checkpointed and not record.is_idle
