@@ -38,7 +38,7 @@ def test_the_screen_tells_the_story_of_a_session():
     text = done.stdout
     assert "31 records, 5 reports, 2026-11-21 20:28:51 to 2026-11-21 20:28:53 UTC" in text
     assert "model claude-sonnet-4-5, limit 200,000 tokens (model)" in text
-    assert "peak 196,014 tokens reported, 98 % of the limit; 3 epochs, 2 compactions" in text
+    assert "peak 196,014 tokens reported, 98 % of the limit; 2 compactions" in text
     assert text.count("▼") == 2
     assert "critical 75%" in text
     events = [line.split()[1:3] for line in text.splitlines() if line.startswith("20:28:5")]

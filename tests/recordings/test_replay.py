@@ -197,7 +197,7 @@ def test_an_overflow_is_shown():
     )
     assert overflow.tokens in range(240_000, 241_000)
     text = run("replay", path, COLUMNS="120").stdout
-    assert "1 epoch, 0 compactions, 1 overflow" in text
+    assert "; 0 compactions, 1 overflow" in text
     assert "the next request was refused as too large" in text
 
 

@@ -76,8 +76,7 @@ def _facts(timeline: Timeline) -> list[str]:
         f"{timeline.kind}, {sanitize(home_relative(timeline.path))}",
         read,
         f"model {field(timeline.model) or 'not named'}, {limited}",
-        f"peak {tokens(peak)} tokens {timeline.peak_source}{of_limit}; "
-        f"{plural(timeline.epochs, 'epoch')}, {happened}",
+        f"peak {tokens(peak)} tokens {timeline.peak_source}{of_limit}; {happened}",
     ]
 
 
