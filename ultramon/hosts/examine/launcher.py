@@ -40,5 +40,5 @@ def check_hook_command(
     if chosen and os.path.realpath(chosen) != os.path.realpath(own_choices):
         here = os.path.dirname(own_choices)
         message = f"the hook uses {chosen}, this is {here}"
-        verb = "unset" if os.environ.get("ULTRAMON_STATE_DIR") else "set"
-        yield warning("state directory", message, f"{verb} ULTRAMON_STATE_DIR, or {install}")
+        cure = f"set ULTRAMON_STATE_DIR to the hook's directory, or {install}"
+        yield warning("state directory", message, cure)
