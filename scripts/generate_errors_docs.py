@@ -76,7 +76,8 @@ def _errors() -> Iterator[str]:
         yield ""
         yield f"- **Raised**: {parts['Raised']}"
         yield f"- **Cure**: {parts['Cure']}"
-        yield f"- **Fields**: {', '.join(_fields_of(kind))}. **Also**: {bases}."
+        also = f" **Also**: {bases}." if bases else ""
+        yield f"- **Fields**: {', '.join(_fields_of(kind))}.{also}"
         for problem, text in getattr(kind, "_TEXTS", {}).items():
             yield f"- `{problem}`: {_NAMED.sub('…', text)}."
         yield ""
