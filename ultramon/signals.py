@@ -39,7 +39,7 @@ def _define(friendly_name: str, name: str, doc: str) -> NamedSignal:
 context_threshold_reached = _define(
     "threshold",
     "context_threshold_reached",
-    "An agent reached a higher rung. event: ThresholdEvent",
+    "An agent reached a higher level. event: ThresholdEvent",
 )
 context_relaxed = _define(
     "relaxed", "context_relaxed", "An agent fell to a lower level. event: ThresholdEvent"

@@ -60,6 +60,7 @@ def test_one_bar_one_sentence_and_three_facts(session):
     text = "\n".join(lines)
     for name in ("system prompt", "built-in tools", "MCP github", "/home/dev/shop/CLAUDE.md"):
         assert name in text
+    assert lines[-1].startswith("limits, levels, settings and history: ")
     assert lines[-1].endswith(f"ultramon explain {SESSION} --details")
 
 

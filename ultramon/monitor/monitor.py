@@ -849,7 +849,7 @@ class ContextMonitor:
         )
 
     def explain(self) -> Explanation:
-        """Return where the number comes from: anchor, delta, limit candidates, next rung."""
+        """Return where the number comes from: anchor, delta, limit candidates, next level."""
         load_models()
         from ultramon.context.explanation import explain
 

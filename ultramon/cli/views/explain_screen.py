@@ -62,7 +62,7 @@ def print_explanation(record: StateRecord, found: Explanation) -> None:
         _print_parts(found)
     command = f"ultramon explain {shlex.quote(record.agent_id)} --details"
     console.print()
-    words = "limits, rungs, settings and history: "
+    words = "limits, levels, settings and history: "
     console.print(Text.assemble((words, "dim"), (command, "cyan")), soft_wrap=True)
 
 

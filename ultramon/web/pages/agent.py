@@ -182,7 +182,7 @@ def _facts(facts: AgentFacts) -> Element:
              f" ({field(record.limit_source)})"),
             ("reading", f"{field(record.tokens_source)}, {age(_since(record.measured_at, now))} ago"
              if record.measured_at else "none yet"),
-            ("next rung", str(one.runway or "")),
+            ("next level", str(one.runway or "")),
             (f"to {end_words(record)}" if likely is None else f"to a {likely[1]}",
              str(left or "")),
             ("epoch", f"{record.epoch:,}"),
