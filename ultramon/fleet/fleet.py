@@ -343,7 +343,9 @@ class Fleet:
         Raises:
             ConfigurationError: An option or item is out of range.
             StateError: The store refused the items.
-            TypeError: Neither or both of spawn and target, or they are coroutine functions.
+            RuntimeError: A process of `target` calls this: the main module has no guard.
+            TypeError: Neither or both of spawn and target, or they are coroutine functions; or
+                `spawn` returned no process.
         """
         if inspect.iscoroutinefunction(spawn) or inspect.iscoroutinefunction(options.get("verify")):
             raise TypeError("spawn and verify are called here: for async ones use supervise_async")
@@ -378,9 +380,10 @@ class Fleet:
         target: Callable[[Job], object] | None,
         options: SupervisorOptions,
     ) -> Supervisor:
-        from ultramon.fleet.supervise.jobs import process_for
+        from ultramon.fleet.supervise.jobs import process_for, refuse_import_of_main
         from ultramon.fleet.supervise.supervisor import Supervisor
 
+        refuse_import_of_main()
         if target is not None and spawn is None:
             spawn = process_for(target)
         elif target is not None or spawn is None:

@@ -455,8 +455,24 @@ def test_async_code_belongs_into_the_async_call(fleet):
 
 def test_a_spawn_that_returns_no_process_is_a_mistake(fleet):
     """Nobody could say when it ends."""
-    with pytest.raises(TypeError, match="attach a process that was started or a pid, not NoneType"):
+    with pytest.raises(TypeError, match="spawn returned NoneType: it has to return the process"):
         fleet.supervise(lambda job: None, ["a"])
+
+
+def test_a_target_without_a_guard_is_refused(tmp_path):
+    """Its process would supervise too, and stand by forever for the one that waits for it."""
+    program = tmp_path / "unguarded.py"
+    program.write_text(
+        "from ultramon import Fleet\n"
+        "def work(job): pass\n"
+        "print(Fleet('unguarded').supervise(target=work, items=['a']))\n"
+    )
+    done = subprocess.run(
+        [sys.executable, program], capture_output=True, text=True, timeout=60, check=True
+    )
+    assert 'put the call below `if __name__ == "__main__":`' in done.stderr
+    assert "0 of 1 claimed, 3 contexts" in done.stdout
+    assert "broken_worker" in done.stdout
 
 
 def test_a_callable_runs_in_a_process_of_its_own(fleet, tmp_path, monkeypatch):

@@ -144,6 +144,22 @@ def added(
         yield make_event(run, pool, "items_added", source=source, at=at, items=piece)
 
 
+def refuse_import_of_main() -> None:
+    """Raise in a new process of multiprocessing that imports the main module, and calls anew.
+
+    It would stand by for its own orchestrator, which waits for it.
+
+    Raises:
+        RuntimeError: The main module has no guard.
+    """
+    # multiprocessing refuses by this attribute too; there is no public one.
+    if getattr(multiprocessing.current_process(), "_inheriting", False):
+        raise RuntimeError(
+            "supervise was called anew by a process that it started, which imports the main"
+            ' module: put the call below `if __name__ == "__main__":`'
+        )
+
+
 def process_for(target: Callable[[Job], object]) -> Callable[[Job], BaseProcess]:
     """Return a function that runs a job by a picklable callable in a process of its own."""
     context = multiprocessing.get_context("spawn")

@@ -840,8 +840,10 @@ class Supervisor:
             try:
                 process = self._children.add(agent_id, call.value)
             except TypeError as error:
-                self._note_unstarted(context, str(error))
-                self._refuse_spawn(error)
+                returned = f"spawn returned {type(call.value).__name__}"
+                mistake = TypeError(f"{returned}: it has to return the process that it started")
+                self._note_unstarted(context, str(mistake))
+                self._refuse_spawn(mistake, error)
             else:
                 self._append([self._event(agent_id, "context_spawned", **process)])
 
