@@ -1,7 +1,8 @@
 #!/bin/sh
 # Runs the tests with warnings as errors on every Python 3.11 or newer that is found: on PATH,
 # and where pyenv and uv keep theirs; on the first of them also the tests that take minutes, and
-# a soak of two minutes on each kind of store, with a seed of its own that its last lines name.
+# a soak of two minutes on each kind of store, with a seed of its own that its last lines name, and
+# the site.
 # Arguments go to pytest. Exits 1 when one of them fails.
 set -u
 cd "$(dirname "$0")/.." || exit 1
@@ -32,6 +33,11 @@ soak() {
     return "$soaked"
 }
 
+site() {
+    "$1" -m pip install -q -c constraints.txt -e '.[docs]' &&
+        "$1" -m sphinx -W --keep-going -q -b html docs build/docs
+}
+
 # A shim of pyenv answers only for the versions that are switched on: its refusal is no interpreter.
 probe='import sys; sys.version_info >= (3, 11) and print("%d.%d.%d" % sys.version_info[:3])'
 seen="" report="" status=0
@@ -48,7 +54,7 @@ for python in $(candidates); do
         -m 'not real_client and not exhaustive' "$@" &&
         { [ "$seen" != " $version " ] ||
             { "$venv/bin/python" -m pytest --exhaustive -n 4 -m exhaustive &&
-                soak "$venv/bin/python"; }; }
+                soak "$venv/bin/python" && site "$venv/bin/python"; }; }
     then
         result="passed"
     else
