@@ -164,6 +164,15 @@ def test_the_handoff_comes_with_what_its_agent_left(make, fleet_on):
     assert not events["ended"].state.active
 
 
+def test_a_printed_event_is_short(make, fleet_on):
+    """A first handler prints what it is given; a whole state would hide what happened."""
+    fleet = fleet_on()
+    make("a").stop()
+    printed = str(fleet.poll()[-1])
+    assert printed.startswith("FleetEvent(name='ended', agent_id='a', ")
+    assert len(printed) < 120
+
+
 def test_an_agent_that_failed_says_with_what(make, fleet_on):
     """The error that ended an agent is in the `exit` of its `ended` event."""
     fleet = fleet_on()

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from ultramon.state.events import ThresholdEvent
@@ -60,10 +60,11 @@ class FleetEvent:
     """
 
     name: str
-    event: Event
+    event: Event = field(repr=False)
     agent_id: str
-    state: AgentState | None = None
-    handoff: HandoffRecord | None = None
+    # Whole records: printed, one event would fill a screen.
+    state: AgentState | None = field(default=None, repr=False)
+    handoff: HandoffRecord | None = field(default=None, repr=False)
     handoff_follows: bool = False
     outcome: str | None = None
     exit: dict[str, Any] | None = None
