@@ -97,7 +97,7 @@ def test_an_error_ends_the_whole_group(fleet, tmp_path):
         until(lambda: effects(tmp_path))
         return started[-1]
 
-    with pytest.raises(TypeError, match="not NoneType"):
+    with pytest.raises(TypeError, match="spawn returned NoneType"):
         fleet.supervise(one_then_none, ["wait", "b"], workers=2, grace_seconds=0)
     assert started[0].wait(60) in (-signal.SIGTERM, -signal.SIGKILL)
     until(lambda: not running_tools(tmp_path))
