@@ -439,6 +439,7 @@ cleaning.clean_run("job", state_directory=sys.argv[2])
 """
 
 
+@pytest.mark.timeout(600)
 @pytest.mark.parametrize("step", [5, pytest.param(1, marks=pytest.mark.exhaustive)])
 def test_a_clean_that_is_killed_at_any_moment_can_be_repeated(project, step):
     """Before and after each call of git and each change of a file: nothing is lost."""

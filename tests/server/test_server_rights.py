@@ -170,6 +170,7 @@ class Cast:
                 audits.append(event)
         rows["events"] = [row for row in rows["events"] if "audit" not in row]
         rows.pop("sqlite_sequence", None)
+        rows.pop("boots")  # what the machine's clock says, not a caller
         return (files, rows), audits
 
 

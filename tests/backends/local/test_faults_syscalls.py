@@ -270,5 +270,7 @@ def test_no_verb_hurts_the_agent_while_a_call_fails_for_good(tmp_path, fault):
     assert "(INJECTED)" in (tmp_path / "trace").read_text()
     assert said["raised"] == {}
     assert said["level"] == "force_return"
-    journal_only = "pwrite64" in fault
-    assert len(said["log"]) == (0 if journal_only else 1), said["log"]
+    (line,) = said["log"]
+    if "pwrite64" in fault:
+        # Of the journal alone, where a step has no other place; other events wait in the state.
+        assert "step_completed is not stored" in line
