@@ -1,6 +1,7 @@
 """The transcript of Claude Code is read as recorded, whatever its spelling."""
 
 import json
+import sys
 import time
 
 import pytest
@@ -546,7 +547,9 @@ def test_a_tool_is_weighed_as_it_is_sent():
     assert source == "mcp:shop"
     assert tool["description"] in text
     assert json.loads(text) == tool
-    assert not of(Standing, list(read_transcript([deep.encode()])))
+    found = of(Standing, list(read_transcript([deep.encode()])))
+    # Before 3.12 what calls count against the same depth as JSON that is written.
+    assert len(found) == (sys.version_info >= (3, 12))
 
 
 def test_a_hook_of_ultramon_that_said_nothing_has_said_no_other_text():
