@@ -390,7 +390,7 @@ def test_enter_goes_to_the_tmux_pane_of_a_session(watch, tmp_path):
         terminal.child.send("j\r")
         terminal.wait_for(f"elsewhere runs in another terminal, process {other_pid}")
         terminal.child.send("k\r")
-        terminal.wait_for_bytes(rb"\x1b\[\?1049h.*\x1b\[\?1049l.*\x1b\[\?1049h")
+        terminal.wait_for(r"\[0\] 0:cat")
         shown = [*tmux, "display-message", "-p", "#{pane_id}"]
         assert subprocess.run(
             shown, env=environ, capture_output=True, text=True, check=True
