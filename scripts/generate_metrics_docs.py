@@ -20,7 +20,7 @@ def _table() -> Iterator[str]:
     yield "|---|---|---|---|---|"
     for one in METRICS:
         labels = ", ".join(f"`{label}`" for label in one.labels)
-        yield (f"| `{one.shown_name}` | `{one.otel_name}` | `{one.unit}` | {labels} | {one.help} |")
+        yield f"| `{one.shown_name}` | `{one.otel_name}` | `{one.unit}` | {labels} | {one.help} |"
 
 
 def render(document: str) -> str:

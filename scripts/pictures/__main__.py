@@ -34,7 +34,7 @@ NAMES = (
         for theme in THEMES
     ),
 )
-"""All pictures, which are all files of the folder."""
+"""All that are drawn here."""
 _WIDTH = 1_280
 _AT = """
 import runpy, sys, time
@@ -146,7 +146,7 @@ def draw_pages(shop: Shop, chromium: str) -> Iterator[tuple[str, bytes]]:
 
 
 def main() -> None:
-    """Draw all pictures, and remove what is none of them."""
+    """Draw all pictures."""
     parser = argparse.ArgumentParser(prog="python -m scripts.pictures", description=__doc__)
     parser.add_argument("--into", type=Path, default=FOLDER, help="another folder than docs/img")
     parser.add_argument("--keep", type=Path, help="leave the shop's machine in this empty folder")
@@ -162,9 +162,6 @@ def main() -> None:
         shop.add_earlier()
         pictures |= draw_pages(shop, chromium)
     assert sorted(pictures) == sorted(NAMES), sorted(pictures)
-    for path in given.into.iterdir():
-        if path.suffix in (".svg", ".png") and path.name not in pictures:
-            path.unlink()
     for name, drawn in pictures.items():
         (given.into / name).write_bytes(drawn)
         print(f"{len(drawn) / 1000:8.1f} kB  {name}")

@@ -228,7 +228,7 @@ BUDGET_LIMIT_USD = Metric(
     GAUGE,
     "{USD}",
     ("budget",),
-    "Limit of a budget in dollars, in US dollars.",
+    "Limit of a budget in US dollars.",
 )
 BUDGET_SPENT_TOKENS = Metric(
     "ultramon_budget_spent_tokens",

@@ -133,8 +133,8 @@ class Looks:
             return None if self.agents else 0
         return None if abs(now - changed_at / 1e9) < _FRESH_SECONDS else changed_at
 
-    def unknown(self) -> list[str]:
-        """Return, by their ids in the database, the agents seen earlier that have no state here."""
+    def forget_gone(self) -> list[str]:
+        """Forget the agents seen earlier that have no state here; return their ids there."""
         here = {self._identity.agent_id(own) for own in self._marks}
         gone = [agent_id for agent_id in self._seen if agent_id not in here]
         for agent_id in gone:

@@ -152,7 +152,7 @@ class Sending:
         self._unsafe.clear()
         self._unsafe.append((now, position, self._cursor))
         self._journal_mark, self._beat_at = None, float("-inf")
-        self._kept.forget_agents(self._looks.unknown())
+        self._kept.forget_agents(self._looks.forget_gone())
         known = self._mirror.known()
         for agent_id, record in list(self._states.items()):
             stored = known.get(agent_id)
